@@ -29,16 +29,7 @@ fn main() -> ExitCode {
         return code;
     }
     if mode == saggar_sandbox::EGRESS {
-        let mut rest = std::env::args().skip(2).peekable();
-        let mode = match rest.next_if(|word| word == saggar_sandbox::EGRESS_SERVICE) {
-            Some(_) => saggar_egress::process::Mode::Service,
-            None => saggar_egress::process::Mode::Session,
-        };
-        return match rest.next().map(|id| id.parse()).transpose() {
-            Ok(user) => saggar_egress::process::main(mode, user),
-            // Never as root instead of that user.
-            Err(_) => ExitCode::from(outcome::OUR_FAILURE),
-        };
+        return egress();
     }
     if mode == saggar_conformance::WORKER_MODE {
         return match saggar_conformance::serve() {
@@ -69,5 +60,26 @@ fn main() -> ExitCode {
         Ok(args::Command::Completions(arguments)) => manual::completions(&arguments.0),
         Ok(args::Command::Man(arguments)) => manual::pages(&arguments.0),
         Err(code) => code,
+    }
+}
+
+/// The egress process: of one sandbox, `__egress [UID]`, or of the sandboxes of a server, `__egress service DATA`.
+fn egress() -> ExitCode {
+    use saggar_egress::process::{self, Mode};
+    let mut rest = std::env::args_os().skip(2).peekable();
+    if rest.next_if(|word| word == saggar_sandbox::EGRESS_SERVICE).is_some() {
+        let data = rest.next().unwrap_or_default();
+        return match saggar_sandbox::ServiceProcess::begin(std::path::Path::new(&data)) {
+            Ok(service) => process::main(Mode::Service, service.user()),
+            Err(problem) => {
+                process::tell(Mode::Service, problem);
+                ExitCode::from(outcome::OUR_FAILURE)
+            }
+        };
+    }
+    match rest.next().map(|id| id.to_str().and_then(|id| id.parse().ok()).ok_or(())).transpose() {
+        Ok(user) => process::main(Mode::Session, user),
+        // Never as root instead of that user.
+        Err(()) => ExitCode::from(outcome::OUR_FAILURE),
     }
 }

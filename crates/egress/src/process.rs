@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use rustix::fs::{Mode as FileMode, OFlags, open};
 use rustix::net::SendFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use saggar_domain::{Code, Problem};
@@ -33,13 +34,25 @@ pub fn main(mode: Mode, user: Option<u32>) -> ExitCode {
     match serve(mode, user) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            if let Ok(message) = serde_json::to_vec(&FromEgress::Failed(problem)) {
-                // The other side may be gone; there is no other place to report to. A listening socket takes no message.
-                let _ = rustix::net::send(io::stdin(), &message, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
-            }
+            tell(mode, problem);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Tells the process that started this one why it can't serve. If that one is gone, there is no other place to report to.
+pub fn tell(mode: Mode, problem: Problem) {
+    let told = match mode {
+        Mode::Session => serde_json::to_vec(&FromEgress::Failed(problem)).map(|message| {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            rustix::net::send(io::stdin(), &message, flags).map(drop)
+        }),
+        Mode::Service => {
+            serde_json::to_vec(&problem).map(|message| rustix::io::write(rustix::stdio::stdout(), &message).map(drop))
+        }
+    };
+    // As said above.
+    let _ = told;
 }
 
 fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
@@ -51,11 +64,15 @@ fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
     rustix::io::ioctl_fionbio(&socket, true).map_err(|errno| failed(&errno))?;
     // Before the rights are gone.
     let bundle = tls::host_bundle();
+    let null = open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, FileMode::empty()).map_err(|errno| failed(&errno))?;
     allow_many_files(mode);
     confine(user.map(|id| ServiceIds { uid: id, gid: id })).map_err(|error| {
         let message = format!("the egress process can't be confined: {error}");
         Problem::new(Code::UnsupportedCapability, message, error.help())
     })?;
+    // From here on it serves: whoever started it sees the end of its output.
+    rustix::stdio::dup2_stdout(&null).map_err(|errno| failed(&errno))?;
+    drop(null);
     // A panic ends the connection in which it happens, and is told nowhere: its text may hold what a sandbox sent.
     std::panic::set_hook(Box::new(|_| {}));
     // Its threads are started only now.

@@ -48,6 +48,8 @@ struct State {
     reason: Option<String>,
     address: Option<IpAddr>,
     secrets: Vec<SecretName>,
+    /// Whether it is counted among the refusals that are not reported yet.
+    is_refusing: bool,
 }
 
 impl Record {
@@ -59,6 +61,7 @@ impl Record {
             reason: None,
             address: None,
             secrets: Vec::new(),
+            is_refusing: false,
         };
         let record = Arc::new(Self {
             link: Arc::clone(link),
@@ -84,6 +87,9 @@ impl Record {
     /// Denies, also what was allowed before: a budget may run out, and rules may change.
     pub fn deny(&self, refusal: &Refusal) {
         let mut state = self.state();
+        if !std::mem::replace(&mut state.is_refusing, true) {
+            self.link.session().refusing.send_modify(|refusing| *refusing += 1);
+        }
         state.verdict = Verdict::Denied;
         state.rule.clone_from(&refusal.rule);
         state.reason = Some(refusal.message.clone());
@@ -194,7 +200,9 @@ impl Drop for Record {
                 (*protocol, Some(method.as_str().to_owned()), path)
             }
         };
-        self.link.session().decisions.send(NetDecision {
+        let is_refusing = state.is_refusing;
+        let session = self.link.session();
+        session.decisions.send(NetDecision {
             host: self.to.host.to_string(),
             address: state.address,
             port: self.to.port,
@@ -209,5 +217,9 @@ impl Drop for Record {
             bytes_down: self.down.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
+        // After the decision was sent.
+        if is_refusing {
+            session.refusing.send_modify(|refusing| *refusing -= 1);
+        }
     }
 }

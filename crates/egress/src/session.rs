@@ -72,6 +72,8 @@ pub(crate) struct Shared {
     pub notices: Notices,
     /// Set before the first connection, if at all.
     tape: OnceLock<Tape>,
+    /// Refusals that are being delivered, and not reported yet.
+    pub refusing: watch::Sender<usize>,
     pub connections: Arc<Semaphore>,
     /// Room for bodies that are read whole, in bytes.
     pub signed_bodies: Arc<Semaphore>,
@@ -107,6 +109,7 @@ impl Session {
             suspects: Suspects::default(),
             notices,
             tape: OnceLock::new(),
+            refusing: watch::Sender::new(0),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
             signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
@@ -200,6 +203,13 @@ impl Handle {
     /// See [`Session::bind`].
     pub fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
         self.0.upgrade().map_or(Ok(()), |shared| shared.bind(grants))
+    }
+
+    /// Until no refusal is waiting to be reported. May be cancelled at any time.
+    pub async fn until_settled(&self) {
+        let Some(mut refusing) = self.0.upgrade().map(|shared| shared.refusing.subscribe()) else { return };
+        // An error is the end of the session.
+        let _ = refusing.wait_for(|refusing| *refusing == 0).await;
     }
 
     /// For connections from now on.

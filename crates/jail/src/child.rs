@@ -18,7 +18,7 @@ use crate::network::{Gates, Network};
 use crate::plan::Plan;
 use crate::root::Root;
 use crate::rule::Rule;
-use crate::spawn::{GATES, LAYER, READY, SetupFailure, Step};
+use crate::spawn::{GATES, KEPT, LAYER, READY, SetupFailure, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: becomes the agent, or reports a failure and exits.
@@ -57,9 +57,15 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure
     }
     // Our files and directories get the permissions in the plan, without the operator's umask.
     rustix::process::umask(rustix::fs::Mode::empty());
-    if let Some(layer) = enter_root(plan)? {
+    let (layer, kept) = enter_root(plan)?;
+    if let Some(layer) = layer {
         hand_over(report.as_fd(), &[layer.as_fd()], &[LAYER]).map_err(at(Step::Supplies))?;
     }
+    if !kept.is_empty() {
+        let all: Vec<BorrowedFd<'_>> = kept.iter().map(AsFd::as_fd).collect();
+        hand_over(report.as_fd(), &all, &[KEPT]).map_err(at(Step::Supplies))?;
+    }
+    drop(kept);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     if let Some(network) = network
         && let Some(gates) = network.join().map_err(|failure| at(failure.step)(failure.errno))?
@@ -98,13 +104,13 @@ fn show(view: View, mount: BorrowedFd<'_>) -> Result<(), Errno> {
     move_mount(mount, "", rustix::fs::CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn enter_root(plan: &Plan) -> Result<Option<OwnedFd>, SetupFailure> {
+fn enter_root(plan: &Plan) -> Result<(Option<OwnedFd>, Vec<OwnedFd>), SetupFailure> {
     let root = Root::stage(plan).map_err(at(Step::Storage))?;
     for (index, op) in plan.ops.iter().enumerate() {
         root.run(op).map_err(|errno| SetupFailure { step: Step::Root, index: index as u16, errno })?;
     }
     root.enter().map_err(at(Step::Pivot))?;
-    Ok(root.into_layer())
+    Ok(root.into_handed_over())
 }
 
 /// Drops privileges, installs the filter, and becomes the agent. Returns only on failure.
@@ -149,7 +155,7 @@ fn take_identity(identity: Identity) -> Result<(), Errno> {
     }
 }
 
-/// Sends descriptors to the parent: the layer of a scratch workspace, the gates of a proxied network, and the filter's
+/// Sends descriptors to the parent: the layer of a scratch workspace, files that it may write, the gates of a proxied network, and the filter's
 /// listener, over a socket that closes when the agent starts.
 fn hand_over(report: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>], what: &[u8]) -> Result<(), Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Gates::COUNT_MAX))];

@@ -71,6 +71,13 @@ pub enum Op {
     },
     /// A file of private storage.
     File { path: String, bytes: Vec<u8> },
+    /// A file of private storage whose content the parent may replace later, also if its mount is sealed.
+    Kept {
+        /// Must exist.
+        directory: String,
+        name: String,
+        bytes: Vec<u8>,
+    },
     /// A symbolic link.
     Link { path: String, target: String },
     /// A file or directory of the host.

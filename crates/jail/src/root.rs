@@ -35,6 +35,8 @@ pub(crate) struct Root {
     identity: Identity,
     /// The layer that holds the changes of a copy-on-write view.
     layer: RefCell<Option<OwnedFd>>,
+    /// Files that the parent may write.
+    kept: RefCell<Vec<OwnedFd>>,
 }
 
 impl Root {
@@ -50,7 +52,7 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let root = Self { fd, identity: plan.identity, layer: RefCell::new(None) };
+        let root = Self { fd, identity: plan.identity, layer: RefCell::new(None), kept: RefCell::default() };
         chownat(
             &root.fd,
             "",
@@ -66,6 +68,7 @@ impl Root {
         match op {
             Op::Directory { path, mode, owner } => self.directory(path, *mode, *owner),
             Op::File { path, bytes } => self.file(path, bytes),
+            Op::Kept { directory, name, bytes } => self.keep(directory, name, bytes),
             Op::Link { path, target } => symlinkat(target.as_str(), &self.fd, path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
             // A node can't be mounted on or executed, and set-id bits have no effect on it, so a plain bind is enough.
@@ -101,9 +104,9 @@ impl Root {
         rustix::process::chdir("/")
     }
 
-    /// The layer of the copy-on-write view, if there is one.
-    pub(crate) fn into_layer(self) -> Option<OwnedFd> {
-        self.layer.into_inner()
+    /// The layer of the copy-on-write view, if there is one, and the files that the parent may write.
+    pub(crate) fn into_handed_over(self) -> (Option<OwnedFd>, Vec<OwnedFd>) {
+        (self.layer.into_inner(), self.kept.into_inner())
     }
 
     fn owner(&self, id: u32) -> u32 {
@@ -126,6 +129,15 @@ impl Root {
         while !rest.is_empty() {
             rest = &rest[rustix::io::write(&file, rest)?..];
         }
+        Ok(())
+    }
+
+    /// The file is opened through a mount of its own: one that is open for writing would keep the root from being sealed.
+    fn keep(&self, directory: &str, name: &str, bytes: &[u8]) -> Result<(), Errno> {
+        self.file(&format!("{directory}/{name}"), bytes)?;
+        let tree = clone_tree(&self.fd, directory)?;
+        let file = openat(&tree, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+        self.kept.borrow_mut().push(file);
         Ok(())
     }
 

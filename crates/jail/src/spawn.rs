@@ -31,6 +31,8 @@ pub struct Jailed {
     pub layer: Option<OwnedFd>,
     /// The sockets through which a proxied sandbox reaches the network; no process inside has them.
     pub gates: Option<Gates>,
+    /// The files of [`crate::Op::Kept`], in the plan's order.
+    pub kept: Vec<OwnedFd>,
 }
 
 /// Why the sandbox could not be started. Nothing of it is left: the child is reaped.
@@ -163,7 +165,7 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
     match attend(plan, pid, &ours, supply) {
-        Ok(Received { listener, layer, gates }) => Ok(Jailed { pid, pidfd, listener, layer, gates }),
+        Ok(Received { listener, layer, gates, kept }) => Ok(Jailed { pid, pidfd, listener, layer, gates, kept }),
         Err(error) => {
             // It is already dead in most cases; then the first call fails and the second reaps it.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
@@ -199,6 +201,7 @@ struct Received {
     listener: Listener,
     layer: Option<OwnedFd>,
     gates: Option<Gates>,
+    kept: Vec<OwnedFd>,
 }
 
 fn attend(
@@ -222,11 +225,12 @@ fn attend(
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
     drop(supplies);
-    let (mut layer, mut gates) = (None, None);
+    let (mut layer, mut gates, mut kept) = (None, None, Vec::new());
     let listener = loop {
         let (message, mut descriptors) = receive(ours)?;
         match (message.as_slice(), descriptors.len()) {
             ([LAYER], 1) => layer = descriptors.pop(),
+            ([KEPT], 1..) => kept = descriptors,
             ([GATES, counts @ ..], 1..) => {
                 let counts = <[u8; 3]>::try_from(counts).map_err(|_| SpawnError::Died)?;
                 gates = Some(Gates::from_parts(counts, descriptors).ok_or(SpawnError::Died)?);
@@ -240,7 +244,7 @@ fn attend(
     }
     // The filter is installed. Only the agent's execution is left, and silence means that it succeeded.
     match receive(ours)? {
-        (message, _) if message.is_empty() => Ok(Received { listener, layer, gates }),
+        (message, _) if message.is_empty() => Ok(Received { listener, layer, gates, kept }),
         (message, _) => Err(said(&message)),
     }
 }
@@ -254,6 +258,8 @@ fn said(message: &[u8]) -> SpawnError {
 pub(crate) const LAYER: u8 = 2;
 /// The gates of a proxied sandbox are attached; their numbers by kind follow.
 pub(crate) const GATES: u8 = 4;
+/// The files that the parent may write are attached.
+pub(crate) const KEPT: u8 = 5;
 /// The filter's listener is attached, and the agent is executed next.
 pub(crate) const READY: u8 = 3;
 

@@ -5,6 +5,7 @@
 //! acts takes a [`Permit`].
 #![forbid(unsafe_code)]
 
+pub mod egress;
 mod execs;
 mod fail_point;
 mod fault;

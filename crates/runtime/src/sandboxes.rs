@@ -44,6 +44,7 @@ pub use look::{ExecView, StoredExec};
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 
+use crate::egress;
 use crate::fault::Fault;
 use crate::secrets::{KeyFile, Vault};
 use crate::settings::Settings;
@@ -52,7 +53,7 @@ use crate::supervisor::{Launcher, Places, Program};
 use admission::Slots;
 use live::Register;
 use making::Makers;
-use pool::Pool;
+use pool::{Pool, PoolKind};
 use strangers::Strangers;
 
 /// Sandboxes created concurrently. Each takes a core for a few milliseconds; more would only slow all down.
@@ -79,12 +80,28 @@ struct Inner {
     makers: Makers,
     register: Register,
     pool: Pool,
+    /// Sandboxes with network mode `proxied` and no rules.
+    proxied_pool: Pool,
+    egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
     vault: Vault,
     boot_id: BootId,
     /// The longest lifetime that can be requested, in milliseconds.
     ttl_max_ms: AtomicU64,
+}
+
+impl Inner {
+    fn pools(&self) -> [&Pool; 2] {
+        [&self.pool, &self.proxied_pool]
+    }
+
+    fn pool(&self, kind: PoolKind) -> &Pool {
+        match kind {
+            PoolKind::Plain => &self.pool,
+            PoolKind::Proxied => &self.proxied_pool,
+        }
+    }
 }
 
 impl Sandboxes {
@@ -112,6 +129,10 @@ impl Sandboxes {
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             register: Register::default(),
             pool: Pool::new(settings.pool),
+            // Only by demand: a server without proxied sandboxes has no egress process.
+            proxied_pool: Pool::new(PoolSize { least: 0, ..settings.pool }),
+            egress: egress::Service::open(&settings.data_directory, settings.program.clone())
+                .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
             signing: SigningKey::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the signing key", error))?,
@@ -154,9 +175,14 @@ impl Sandboxes {
     /// The remaining capacity, considering this process and all others.
     pub(crate) async fn room(&self) -> Result<u64, Fault> {
         let (taken, most) = self.occupancy();
-        let here = most.saturating_sub(taken) + self.inner.pool.ready();
+        let here = most.saturating_sub(taken) + self.inner.pools().iter().map(|pool| pool.ready()).sum::<usize>();
         let everywhere = (most as u64).saturating_sub(self.store().live_sandboxes().await?);
         Ok(everywhere.min(here as u64))
+    }
+
+    /// The egress process of proxied sandboxes.
+    pub fn egress(&self) -> &egress::Service {
+        &self.inner.egress
     }
 
     pub fn signing(&self) -> &SigningKey {

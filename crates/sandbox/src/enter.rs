@@ -105,6 +105,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                     | Op::Writable { path }
                     | Op::Mask { path, .. },
                 ) => format!("creating /{path}"),
+                Some(Op::Kept { directory, name, .. }) => format!("creating /{directory}/{name}"),
                 Some(Op::Bind { target, .. }) => format!("mounting /{target}"),
                 Some(Op::Overlay { target, .. }) => format!("layering /{target}"),
                 Some(Op::Protect { under, names }) => format!("protecting /{under}/{}", names.join("/")),

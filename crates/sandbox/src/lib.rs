@@ -38,7 +38,7 @@ pub use changes::{
 };
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
-pub use egress::{EGRESS, EGRESS_SERVICE, upstream_of_the_host};
+pub use egress::{EGRESS, EGRESS_SERVICE, EgressLock, EgressPlace, ServiceProcess};
 pub use host_tree::HostTree;
 pub use ids::{Ids, policy_hash};
 pub use keyring::secrets_in_keyring;
@@ -47,6 +47,6 @@ pub use report::Report;
 pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_jail::{Rule, Signals};
-pub use saggar_supervisor::egress::Tape;
+pub use saggar_supervisor::egress::{Tape, upstream_of_the_host};
 pub use supervise::{SUPERVISE, supervise};
 pub use trail::held_for;

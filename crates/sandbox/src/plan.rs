@@ -11,8 +11,8 @@ use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
     mapping_namespace, set_mount_attributes,
 };
+use saggar_supervisor::egress::Trust;
 
-use crate::egress::Trust;
 use crate::host_tree::HostTree;
 use crate::{processors, template};
 

@@ -7,15 +7,17 @@
 use std::collections::BTreeSet;
 
 use saggar_domain::{
-    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkReport, Problem, ProtectedPath, SandboxId, Spec, User,
+    Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkMode, NetworkReport, Problem, ProtectedPath,
+    SandboxId, Spec, User,
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host, View};
+use saggar_supervisor::egress::Network;
 
 use crate::borrowed::borrowed_root;
 use crate::changes::Name;
 use crate::data::DataDirectory;
-use crate::egress::Egress;
+use crate::egress::ChildCgroups;
 use crate::enforce::Enforcement;
 use crate::holdback::Before;
 use crate::host_tree::HostTree;
@@ -66,7 +68,7 @@ pub(crate) fn prepare(
     host: Host,
     spec: &Spec,
     life: Life,
-    egress: Option<&mut Egress>,
+    network: Option<&mut Network>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
     if let Some(problem) = borrowed_root() {
@@ -84,8 +86,11 @@ pub(crate) fn prepare(
     let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
     let name = cgroup_name(sandbox);
     let mut holdings = Holdings::new();
-    holdings.cgroups =
-        Group::paths(&host, &name, &enforcement.cgroup).iter().map(|path| path.display().to_string()).collect();
+    let mut cgroups = Group::paths(&host, &name, &enforcement.cgroup);
+    if spec.network == NetworkMode::Proxied && matches!(life, Life::OneProgram) {
+        cgroups.extend(ChildCgroups::paths(&host, sandbox));
+    }
+    holdings.cgroups = cgroups.iter().map(|path| path.display().to_string()).collect();
     let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
     let views = match identity {
         Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
@@ -93,7 +98,7 @@ pub(crate) fn prepare(
     };
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
     // As late as possible: the egress process gets ready meanwhile.
-    let trust = egress.map(Egress::trust).transpose();
+    let trust = network.map(Network::trust).transpose();
     match trust.and_then(|trust| lay_out(spec, life, identity, &brought, views, processors, trust.as_ref())) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {

@@ -15,6 +15,7 @@ use saggar_domain::{Code, HostPath, SandboxId};
 
 use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
+use crate::egress::ChildCgroups;
 use crate::git::remove_new_links;
 use crate::holdback::hold_back_within;
 use crate::host_tree::HostTree;
@@ -94,7 +95,7 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
     for leaf in &dead.holdings.cgroups {
         // A valid record names only its own sandbox's leaves in a cgroup filesystem. Earlier versions named leaves
         // after the id.
-        let own = [cgroup_name(sandbox), format!("saggar-{name}")];
+        let own = [cgroup_name(sandbox), ChildCgroups::name(sandbox), format!("saggar-{name}")];
         let is_leaf = Path::new(leaf).file_name().is_some_and(|last| own.iter().any(|name| last == name.as_str()));
         if !is_leaf || !Path::new(leaf).starts_with("/sys/fs/cgroup") {
             return Err("it names a cgroup that can't be its own".to_owned());

@@ -14,12 +14,12 @@ use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
-use saggar_supervisor::egress::Tape;
+use saggar_supervisor::egress::{Network, SecretFiles, Tape};
 use saggar_supervisor::{Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
-use crate::egress::{Egress, Traffic};
+use crate::egress::{ChildCgroups, ChildProcess, END_PATIENCE, Traffic};
 use crate::git::{self, remove_new_links};
 use crate::holdback::hold_back;
 use crate::ids::Ids;
@@ -63,17 +63,24 @@ pub struct Job<'a> {
 }
 
 /// Runs a job. `observe` gets every event as it happens, except the last one, `finish`.
-pub fn run(data: &DataDirectory, ids: &Ids, job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
+pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn FnMut(EventBody)) -> Report {
+    let source = ChildProcess::default();
+    let cgroups = source.cgroups();
     let begun = match job.spec.network {
-        NetworkMode::Proxied => Egress::start(&ids.sandbox, &job.spec, &job.secrets).map(Some).map_err(not_made),
+        NetworkMode::Proxied => {
+            let names = job.spec.secrets.iter().map(|used| used.name.clone()).collect();
+            let secrets = SecretFiles::new(names, std::mem::take(&mut job.secrets));
+            let rules = job.spec.egress.clone();
+            Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets).map(Some).map_err(not_made)
+        }
         NetworkMode::None | NetworkMode::Host => Ok(None),
     };
-    let prepared = begun.and_then(|mut egress| {
+    let prepared = begun.and_then(|mut network| {
         let (life, spec) = (Life::OneProgram, &job.spec);
-        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, egress.as_mut(), observe)?, egress))
+        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, network.as_mut(), observe)?, network))
     });
     match prepared {
-        Ok((prepared, egress)) => prepared.run(data, ids, job, egress, observe),
+        Ok((prepared, network)) => prepared.run(data, ids, job, network.map(|network| (network, cgroups)), observe),
         Err(stopped) => Report::not_started(stopped.status, stopped.error),
     }
 }
@@ -84,13 +91,16 @@ impl Prepared {
         data: &DataDirectory,
         ids: &Ids,
         job: Job<'_>,
-        mut egress: Option<Egress>,
+        network: Option<(Network, ChildCgroups)>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Report {
+        let (mut network, cgroups) = network.unzip();
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
         let (keeps_changes, wants_usage, signals) = (job.keeps_changes, job.wants_usage, job.signals);
-        let started = self.start_and_attend(job, egress.as_mut(), &mut group, observe);
+        let confined = cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.make(&self.host, &ids.sandbox));
+        let started =
+            confined.map_err(not_made).and_then(|()| self.start_and_attend(job, network.as_mut(), &mut group, observe));
         let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
         // If the tree is not killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
@@ -99,8 +109,8 @@ impl Prepared {
         let mut report = match started {
             Ok(Seen { outcome, mut denials, mut traffic, asked, layer }) => {
                 is_dead = outcome.reaped.is_some();
-                if let Some(egress) = egress {
-                    egress.finish(&mut |message| traffic.hear(message, &mut denials, observe));
+                if let Some(network) = network.take() {
+                    network.finish(END_PATIENCE, &mut |message| traffic.hear(message, &mut denials, observe));
                 }
                 let mut report = conclude(outcome, denials.kept, &asked, counters, observe);
                 report.error = report.error.or_else(|| traffic.problem());
@@ -125,6 +135,9 @@ impl Prepared {
             Err(stopped) => Report::not_started(stopped.status, stopped.error),
         };
         report.unenforced = unenforced;
+        // Waits for its process.
+        drop(network);
+        let removed = removed.and(cgroups.map_or(Ok(()), |cgroups| cgroups.remove()));
         match removed {
             // Postponed work is left to the reaper.
             Ok(()) if is_dead && !is_postponed => clean_up(data, &ids.sandbox, self.record, self.placed),
@@ -180,13 +193,15 @@ impl Prepared {
     fn start_and_attend(
         &mut self,
         job: Job<'_>,
-        mut egress: Option<&mut Egress>,
+        mut network: Option<&mut Network>,
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
         let Job { mut spec, program, streams, terminal, terminal_name, tape, signals, .. } = job;
-        if let Some(egress) = &mut egress {
-            spec.env.extend(egress.placeholders(&spec.secrets).map_err(not_made)?);
+        if let Some(network) = &network {
+            let pairs = spec.secrets.iter().zip(network.placeholders());
+            let placeholders = pairs.filter_map(|(used, text)| Some((used.env.as_ref()?.to_string(), text.clone())));
+            spec.env.extend(placeholders);
         }
         let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
         if !Rule::Timeout.is_on() {
@@ -210,39 +225,34 @@ impl Prepared {
         let request = ToGuest::Exec(program.into_request(&spec));
         // Sent ahead, it is there when the agent begins to read. In a proxied sandbox nothing runs before the network has passed its
         // test.
-        if egress.is_none() {
+        if network.is_none() {
             send(&mut channel, &request)?;
         }
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
         let mut traffic = Traffic::default();
-        if let Some(egress) = &mut egress {
-            let taped = egress.hand_tape(tape.as_ref()).map_err(not_made);
-            let served = taped.and_then(|warning| {
-                warning.into_iter().for_each(|warning| traffic.blame(warning));
-                match jailed.gates.take() {
-                    Some(gates) => egress.serve(gates, &spec.egress).map_err(not_made),
-                    None => Err(failed("opening the network", "the sandbox has no gates")),
-                }
-            });
-            if let Err(stopped) = served.and_then(|()| send(&mut channel, &request)) {
-                return Err(withdraw(&jailed, stopped));
-            }
+        if let Some(network) = &mut network {
+            let taped = tape.as_ref().map_or(Ok(None), |tape| network.hand_tape(tape));
+            let warning = taped.map_err(|problem| withdraw(&jailed, not_made(problem)))?;
+            warning.into_iter().for_each(|warning| traffic.blame(warning));
+            open_network(network, &mut jailed).map_err(not_made)?;
+            send(&mut channel, &request).map_err(|stopped| withdraw(&jailed, stopped))?;
         }
         let unreached = match spec.network {
             NetworkMode::None => Unreached::watch(jailed.pid),
             NetworkMode::Proxied | NetworkMode::Host => None,
         };
         let memory_bytes = spec.limits.memory.value.bytes();
-        let session = egress.and_then(|egress| egress.session().ok());
         let attendance =
-            Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, egress: session };
+            Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, network };
         let mut denials = Denials::default();
         let outcome = attendance.run(&mut |observation| match observation {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),
             Observation::Refused(refused) => denials.add(refused.to_denial(), observe),
             Observation::Egress(message) => traffic.hear(message, &mut denials, observe),
-            Observation::EgressLost => traffic.lose(&mut denials, observe),
+            Observation::NetworkLost { is_for_good } => traffic.lose(is_for_good, &mut denials, observe),
+            // The denial about the loss says that it was for a while.
+            Observation::NetworkRestored => {}
         });
         let asked = Asked { program: program_name, cwd: spec.cwd, limits: spec.limits };
         let outcome = outcome.map_err(|error| failed("attending the program", error))?;
@@ -264,7 +274,17 @@ fn send(channel: &mut Channel, request: &ToGuest) -> Result<(), Stopped> {
     })
 }
 
-/// Ends a sandbox whose network can't be opened. Nothing has run in it.
+/// Gives the sandbox its network, and tests it. If that fails, the sandbox is ended: nothing has run in it.
+pub(crate) fn open_network(network: &mut Network, jailed: &mut Jailed) -> Result<(), Problem> {
+    let kept = std::mem::take(&mut jailed.kept);
+    let served = match jailed.gates.take() {
+        Some(gates) => network.serve(gates, kept),
+        None => Err(failed("opening the network", "the sandbox has no gates").error),
+    };
+    served.map_err(|problem| withdraw(jailed, not_made(problem)).error)
+}
+
+/// Ends a sandbox in which nothing has run.
 fn withdraw(jailed: &Jailed, stopped: Stopped) -> Stopped {
     // It may be dead already.
     let _ = rustix::process::pidfd_send_signal(&jailed.pidfd, rustix::process::Signal::KILL);

@@ -20,18 +20,25 @@ use saggar_domain::{Code, DeadlineAction, NetworkMode, Problem, SandboxId, Spec}
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::control::{Reply, Start};
+use saggar_supervisor::egress::{Network, SecretFiles};
 use saggar_supervisor::{Channel, Hold, Holding};
 
 use crate::allocator::Allocator;
 use crate::data::DataDirectory;
+use crate::egress::ServiceSocket;
 use crate::holdback::hold_back;
 use crate::ids::policy_hash;
 use crate::plan::Life;
 use crate::prepare::{Prepared, clean_up, failed, prepare};
-use crate::run::without_links;
+use crate::run::{open_network, without_links};
 use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
 use start::Starter;
+
+/// Drops everything that was inherited from the process that started us.
+pub(crate) fn detach() {
+    start::detach(IGNORED);
+}
 
 pub const SUPERVISE: &str = "__supervise";
 
@@ -46,7 +53,7 @@ pub fn supervise() -> ExitCode {
         // There is no connection to report this on.
         Err(_) => return ExitCode::FAILURE,
     };
-    start::detach(IGNORED);
+    detach();
     let outcome = Signals::block(ENDING)
         .map_err(|error| failed("blocking signals", error).error)
         .and_then(|signals| Supervised::make(start?, signals));
@@ -83,13 +90,6 @@ impl Supervised {
     fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
         let sandbox = start.sandbox_id;
         let spec = Spec::resolve(start.spec)?;
-        if spec.network == NetworkMode::Proxied {
-            return Err(Problem::new(
-                Code::UnsupportedCapability,
-                "network mode proxied is not built yet for sandboxes of a server, and no other mode stands in for it",
-                "use `saggar run --net proxied` for one command, or a sandbox with `none`",
-            ));
-        }
         let data = DataDirectory::open(Some(&start.data_directory))?;
         let host = Host::detect_with_freezer();
         if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {
@@ -99,11 +99,23 @@ impl Supervised {
                 "end it at its deadline instead; `saggar doctor` shows what this host supports",
             ));
         }
-        let mut prepared =
-            prepare(&data, &sandbox, host, &spec, Life::Held, None, &mut |_| {}).map_err(|stopped| stopped.error)?;
+        let mut network = match spec.network {
+            NetworkMode::Proxied => {
+                let source = Box::new(ServiceSocket::in_directory(&data)?);
+                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), SecretFiles::default())?)
+            }
+            NetworkMode::None | NetworkMode::Host => None,
+        };
+        let mut prepared = prepare(&data, &sandbox, host, &spec, Life::Held, network.as_mut(), &mut |_| {})
+            .map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
         let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);
+        let entered = entered.and_then(|(mut jailed, channel)| match &mut network {
+            // Nothing runs in it before its network has passed its test.
+            Some(network) => open_network(network, &mut jailed).map(|()| (jailed, channel)),
+            None => Ok((jailed, channel)),
+        });
         match (entered, socket) {
             (Ok((jailed, channel)), Some((socket, listener))) => {
                 let hold = Hold::new(Holding {
@@ -118,6 +130,7 @@ impl Supervised {
                     group,
                     listener,
                     signals,
+                    network,
                     terms: start.terms,
                     is_pooled: start.is_pooled,
                 });

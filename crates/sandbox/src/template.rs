@@ -7,8 +7,6 @@ use std::path::Path;
 use saggar_domain::NetworkMode;
 use saggar_jail::{Attributes, Cover, Op, Rule, Source};
 
-use crate::egress;
-
 /// Top-level directories that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
 /// Files of /etc that are copied: public, the same for every user, and read by the C library itself.
@@ -139,7 +137,7 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
 
 /// Directories of the host's /etc that exist inside too.
 pub(crate) fn etc_directories(network: NetworkMode) -> Vec<String> {
-    let is_shown = |name: &&&str| network != NetworkMode::Proxied || **name != egress::REPLACED;
+    let is_shown = |name: &&&str| network != NetworkMode::Proxied || **name != saggar_supervisor::egress::REPLACED;
     let names = ETC_DIRECTORIES.iter().filter(is_shown).map(|name| (*name).to_owned()).chain(versioned_directories());
     let is_there =
         |name: &String| Path::new("/etc").join(name).symlink_metadata().is_ok_and(|metadata| metadata.is_dir());

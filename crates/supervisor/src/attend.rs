@@ -17,7 +17,7 @@ use saggar_jail::{Jailed, Reaped, Rule, Signals};
 
 use crate::channel::{Channel, Incoming};
 use crate::deadline::{Action, Cause, Deadline};
-use crate::egress::{Heard, Session};
+use crate::egress::{Network, Told};
 use crate::sink::Sink;
 use crate::watch::{Observation, Watch};
 
@@ -92,8 +92,8 @@ pub struct Attendance<'a> {
     /// SIGINT, SIGTERM and SIGHUP cancel; SIGWINCH resizes.
     pub signals: &'a Signals,
     pub streams: Streams,
-    /// The session with the egress process, if the sandbox's network is proxied.
-    pub egress: Option<&'a mut Session>,
+    /// The sandbox's network, if it is proxied.
+    pub network: Option<&'a mut Network>,
 }
 
 impl Attendance<'_> {
@@ -108,7 +108,7 @@ impl Attendance<'_> {
             deadline: Deadline::new(self.deadline),
             signals: self.signals,
             streams: self.streams,
-            egress: self.egress,
+            network: self.network,
             stdin_credit: STDIN_WINDOW,
             end: None,
             is_greeted: false,
@@ -143,7 +143,7 @@ struct Attendant<'a> {
     deadline: Deadline,
     signals: &'a Signals,
     streams: Streams,
-    egress: Option<&'a mut Session>,
+    network: Option<&'a mut Network>,
     stdin_credit: usize,
     end: Option<Ending>,
     is_greeted: bool,
@@ -159,7 +159,7 @@ enum Source {
     Channel,
     Filter,
     Signals,
-    Egress,
+    Network,
     Stdin,
     Stdout,
     Stderr,
@@ -177,6 +177,9 @@ impl Attendant<'_> {
                     Some(Action::Kill) => self.kill(),
                     None => {}
                 }
+            }
+            if let Some(told) = self.network.as_mut().and_then(|network| network.advance(now)) {
+                note(told, observe);
             }
             if !self.is_channel_open && !self.has_backlog() {
                 return Ok(());
@@ -216,8 +219,8 @@ impl Attendant<'_> {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
-        if let Some(egress) = &self.egress {
-            wanted.push((Source::Egress, egress.as_fd(), PollFlags::IN));
+        if let Some(fd) = self.network.as_ref().and_then(|network| network.as_fd()) {
+            wanted.push((Source::Network, fd, PollFlags::IN));
         }
         if let Some(stdin) = self.streams.stdin.as_ref().filter(|_| self.wants_stdin()) {
             wanted.push((Source::Stdin, stdin.as_fd(), PollFlags::IN));
@@ -232,7 +235,8 @@ impl Attendant<'_> {
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         // The deadline applies to the program; once it has ended, a slow reader may take its time.
         let deadline = self.deadline.next().filter(|_| self.end.is_none());
-        let next = [deadline, self.watch.next(now)].into_iter().flatten().min();
+        let network = self.network.as_ref().and_then(|network| network.next());
+        let next = [deadline, self.watch.next(now), network].into_iter().flatten().min();
         let timeout = next
             .map(|at| at.saturating_duration_since(now))
             .map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
@@ -264,7 +268,7 @@ impl Attendant<'_> {
             Source::Channel => self.converse(observe),
             Source::Filter => self.answer(observe),
             Source::Signals => self.obey()?,
-            Source::Egress => self.hear_egress(observe),
+            Source::Network => self.hear_network(observe),
             Source::Stdin => self.feed(),
             Source::Stdout | Source::Stderr => self.streams.pass_on(),
         }
@@ -334,16 +338,12 @@ impl Attendant<'_> {
     }
 
     /// Takes what the egress process says, a bounded number of messages at a time.
-    fn hear_egress(&mut self, observe: &mut dyn FnMut(Observation)) {
+    fn hear_network(&mut self, observe: &mut dyn FnMut(Observation)) {
+        let Some(network) = &mut self.network else { return };
         for _ in 0..DECISIONS_PER_ROUND {
-            let Some(session) = &mut self.egress else { return };
-            match session.hear() {
-                Heard::Message(message) => observe(Observation::Egress(message)),
-                Heard::Nothing => return,
-                Heard::Closed => {
-                    self.egress = None;
-                    observe(Observation::EgressLost);
-                }
+            match network.hear(Instant::now()) {
+                Some(told) => note(told, observe),
+                None => return,
             }
         }
     }
@@ -434,6 +434,16 @@ impl Attendant<'_> {
             (None, Some(ending)) => ending,
             (None, None) => Ending::GuestLost,
         }
+    }
+}
+
+fn note(told: Told, observe: &mut dyn FnMut(Observation)) {
+    match told {
+        Told::Message(message) => observe(Observation::Egress(message)),
+        Told::Lost { is_for_good } => observe(Observation::NetworkLost { is_for_good }),
+        Told::Restored => observe(Observation::NetworkRestored),
+        // Nothing of this was asked for.
+        Told::Ruled | Told::RulesRefused(_) | Told::Settled => {}
     }
 }
 

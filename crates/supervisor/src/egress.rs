@@ -10,12 +10,21 @@
 
 mod management;
 mod message;
+mod network;
+mod refusals;
+mod self_test;
 mod session;
+mod trust;
+mod upstream;
 mod wire;
 
 pub use management::{ManageError, Management};
 pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream};
+pub use network::{Network, SecretFiles, Source, Told, backoff};
+pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};
+pub use trust::{BUNDLE_VARIABLE, REPLACED, Trust};
+pub use upstream::of_the_host as upstream_of_the_host;
 pub use wire::{DESCRIPTORS_MAX, receive_with};
 
 /// Bundles of certificates that a host may trust, in the order of preference.

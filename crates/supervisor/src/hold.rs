@@ -14,6 +14,7 @@ mod held;
 mod holder;
 mod lifetime;
 mod moment;
+mod network;
 mod requests;
 mod ring;
 mod streams;

@@ -27,8 +27,10 @@ pub enum Observation {
     Refused(Refused),
     /// The egress process says something, usually a decision.
     Egress(FromEgress),
-    /// The egress process is gone, and with it the sandbox's network.
-    EgressLost,
+    /// The egress process is gone, and with it the sandbox's network, until another one is there.
+    NetworkLost { is_for_good: bool },
+    /// Another egress process serves it.
+    NetworkRestored,
 }
 
 /// A refused syscall.

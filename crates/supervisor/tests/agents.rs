@@ -33,6 +33,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
             listener: silent(),
             layer: None,
             gates: None,
+            kept: Vec::new(),
         },
         channel,
         exec: 1,
@@ -40,7 +41,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
         memory_bytes: 1 << 30,
         signals: &signals,
         streams: Streams { stdin: None, stdout: Sink::keep(100), stderr: Sink::keep(100), terminal: None },
-        egress: None,
+        network: None,
     };
     let start = Instant::now();
     let outcome = attendance.run(&mut |_| {}).expect("it can be attended");

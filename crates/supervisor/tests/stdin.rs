@@ -34,6 +34,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
             listener: Listener::from_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors are left")),
             layer: None,
             gates: None,
+            kept: Vec::new(),
         },
         channel,
         exec: 1,
@@ -41,7 +42,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
         memory_bytes: 1 << 30,
         signals: &signals,
         streams: Streams { stdin: Some(stdin), stdout: Sink::keep(0), stderr: Sink::keep(0), terminal: None },
-        egress: None,
+        network: None,
     };
     let claims = std::thread::spawn(|| claim(theirs));
     attendance.run(&mut |_| {}).expect("it can be attended");

@@ -55,6 +55,11 @@ impl Controls {
         Ok(())
     }
 
+    /// Until no refusal is waiting to be reported. May be cancelled at any time.
+    pub(super) async fn until_settled(&self) {
+        self.handle.until_settled().await;
+    }
+
     fn basis(&self) -> MutexGuard<'_, Basis> {
         self.basis.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -43,6 +43,7 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
             | ToEgress::Record {}
             | ToEgress::Replay {}
             | ToEgress::Answer { .. }
+            | ToEgress::Settle {}
             | ToEgress::Manage { .. } => {
                 return Err(misused("a management connection has no session"));
             }

@@ -21,6 +21,8 @@ use crate::secret::file;
 use crate::session::{Session, Setup};
 use crate::setting::Setting;
 
+/// How long a refusal may take to be delivered. It is short, and its program reads it or is gone.
+const SETTLING: Duration = Duration::from_millis(50);
 /// How long connections may take to end and to be reported when the session is over.
 const LAST_DECISIONS: Duration = Duration::from_secs(1);
 
@@ -111,6 +113,10 @@ async fn attend(
                     Incoming::Message(ToEgress::Record {}, files) => tape::record(&session, files)?,
                     Incoming::Message(ToEgress::Replay {}, files) => tape::replay(&session, files)?,
                     Incoming::Message(ToEgress::Answer { .. }, _) => return Err(misused("nothing was asked")),
+                    Incoming::Message(ToEgress::Settle {}, _) => {
+                        settle(control, controls, decisions).await?;
+                        FromEgress::Settled {}
+                    }
                     Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
                     Incoming::Message(
                         ToEgress::Manage { .. }
@@ -130,6 +136,21 @@ async fn attend(
                 control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
                 tell_dropped(control, decisions).await;
             }
+        }
+    }
+}
+
+/// Sends the decision about every refusal that was begun.
+async fn settle(control: &Control, controls: &Controls, decisions: &mut Decisions) -> Result<(), Problem> {
+    let mut settled = std::pin::pin!(timeout(SETTLING, controls.until_settled()));
+    loop {
+        tokio::select! {
+            biased;
+            Some(decision) = decisions.next() => {
+                control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
+            }
+            // One that takes longer is reported later.
+            _ = &mut settled => return Ok(()),
         }
     }
 }

@@ -126,6 +126,22 @@ impl Group {
         v2.map(|leaf| fs::File::open(&leaf.path).map(OwnedFd::from)).transpose()
     }
 
+    /// Puts the calling process into the leaves.
+    pub fn join(&self) -> io::Result<()> {
+        self.admit(0)
+    }
+
+    /// Puts a process into the leaves; 0 stands for the calling one. A process that has ended is no error.
+    pub fn admit(&self, pid: u32) -> io::Result<()> {
+        for leaf in &self.leaves {
+            match leaf.write("cgroup.procs", pid) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
     /// The counters so far: always which limits were hit, and the usage only if requested.
     pub fn counters(&self, wants_usage: bool) -> Counters {
         let mut counters = Counters::default();

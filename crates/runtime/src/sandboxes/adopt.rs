@@ -24,7 +24,7 @@ use saggar_supervisor::control::{Description, Op, Reply};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
-use super::pool::{Ready, UNOWNED_MAX};
+use super::pool::{PoolKind, Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::Connection;
@@ -63,7 +63,9 @@ impl Sandboxes {
         let mut found = Adopted::default();
         let mut rows = self.live_rows().await?;
         let list = |error| Fault::internal("reading the data directory", error);
+        let mut is_proxied = false;
         for (id, heard) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
+            is_proxied |= matches!(&heard, Heard::Described(description) if description.egress.is_some());
             let row = rows.remove(&id);
             if row.as_ref().is_some_and(|row| self.is_being_made(row)) {
                 continue;
@@ -91,6 +93,10 @@ impl Sandboxes {
         }
         self.inner.makers.sweep().map_err(list)?;
         self.reap().await;
+        if let Err(problem) = self.inner.egress.adopt(is_proxied).await {
+            // Tried again with the next proxied sandbox. Those that exist have no network until then.
+            tracing::error!(error = %problem, "starting the egress process failed");
+        }
         Ok(found)
     }
 
@@ -252,7 +258,8 @@ impl Sandboxes {
         let slot = self.inner.slots.take_anyway();
         if !description.is_claimed && description.state == SandboxState::Running {
             let left = description.ttl_left_ms.map_or(UNOWNED_MAX, Duration::from_millis);
-            self.inner.pool.put(Ready::new(id.clone(), slot, left));
+            let kind = if description.egress.is_some() { PoolKind::Proxied } else { PoolKind::Plain };
+            self.inner.pool(kind).put(Ready::new(id.clone(), kind, slot, left));
             found.ready += 1;
             return;
         }

@@ -16,7 +16,7 @@ use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
 use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
 use super::making::Making;
-use super::pool::Ready;
+use super::pool::{PoolKind, Ready};
 use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
@@ -65,7 +65,7 @@ impl Sandboxes {
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
             let plan = Plan::make(&this, &new)?;
-            let ready = if plan.is_ordinary { this.inner.pool.take() } else { None };
+            let ready = plan.pool.and_then(|kind| this.inner.pool(kind).take());
             match ready {
                 Some(ready) => this.claim(project, new, plan, idempotency, ready).await,
                 None => this.make(project, new, plan, idempotency).await,
@@ -129,14 +129,15 @@ impl Sandboxes {
         match earlier {
             Ok(None) => {}
             other => {
-                self.inner.pool.put(ready);
+                self.inner.pool(ready.kind).put(ready);
                 return other.map(|earlier| earlier.expect("the other case is matched above"));
             }
         }
         let id = ready.id.clone();
         pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
-        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map(), egress: None };
+        let egress = (ready.kind == PoolKind::Proxied).then(|| new.spec.egress.clone());
+        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map(), egress };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
             // It died while it waited: the client gets a newly created one.
@@ -266,6 +267,9 @@ impl Sandboxes {
         terms: Terms,
         is_pooled: bool,
     ) -> Result<Description, StartError> {
+        if spec.network == Some(NetworkMode::Proxied) {
+            self.inner.egress.ensure().await.map_err(StartError::Refused)?;
+        }
         let _turn = self.inner.making.acquire().await.expect("this semaphore is never closed");
         let request = Start {
             v: CONTROL,
@@ -320,19 +324,14 @@ impl Sandboxes {
             ingress: new.ingress.clone(),
         }
     }
-
-    /// The default spec, to which the pool's sandboxes are created.
-    pub(super) fn ordinary_spec() -> Draft {
-        Draft::default()
-    }
 }
 
 /// A validated request.
 struct Plan {
     policy_hash: PolicyHash,
     terms: Terms,
-    /// Whether a sandbox from the pool fits.
-    is_ordinary: bool,
+    /// The pool whose sandboxes fit.
+    pool: Option<PoolKind>,
 }
 
 impl Plan {
@@ -354,13 +353,17 @@ impl Plan {
             ));
         }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
-        let ordinary = Spec::resolve(Sandboxes::ordinary_spec()).map_err(Fault::Refused)?;
-        Ok(Self {
-            policy_hash: spec.policy_hash(),
-            terms: new.terms.check(sandboxes.ttl_max())?,
-            // The environment is given to one that is ready as to any other.
-            is_ordinary: Spec { env: ordinary.env.clone(), ..spec } == ordinary,
-        })
+        let policy_hash = spec.policy_hash();
+        let kind = match spec.network {
+            NetworkMode::Proxied => PoolKind::Proxied,
+            // A sandbox with the host's network fits neither.
+            NetworkMode::None | NetworkMode::Host => PoolKind::Plain,
+        };
+        let ordinary = Spec::resolve(kind.spec()).map_err(Fault::Refused)?;
+        // The environment and the rules are given to one that is ready as to any other.
+        let (env, egress) = (ordinary.env.clone(), ordinary.egress.clone());
+        let pool = (Spec { env, egress, ..spec } == ordinary).then_some(kind);
+        Ok(Self { policy_hash, terms: new.terms.check(sandboxes.ttl_max())?, pool })
     }
 }
 

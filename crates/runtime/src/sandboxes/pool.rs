@@ -4,13 +4,14 @@
 //! this process dies, its successor finds it by its socket. The pool costs memory and improves latency, not
 //! throughput; so it is filled in the background, one at a time, and sized by demand.
 //!
-//! INVARIANT: the sandboxes in the pool were created to the default spec.
+//! INVARIANT: the sandboxes in a pool were created to the default spec, those in the pool of proxied ones to that with network mode
+//! `proxied` and without rules: they reach nothing until a claim gives them some.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use saggar_domain::SandboxId;
+use saggar_domain::{Draft, NetworkMode, SandboxId};
 use tokio::sync::Notify;
 
 use super::admission::Slot;
@@ -21,10 +22,29 @@ pub(crate) const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
 /// This long before its end it is no longer given away.
 const STALE_BEFORE: Duration = Duration::from_secs(60);
 
+/// Which default spec the sandboxes of a pool have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolKind {
+    Plain,
+    Proxied,
+}
+
+impl PoolKind {
+    pub(crate) const ALL: [Self; 2] = [Self::Plain, Self::Proxied];
+
+    pub(crate) fn spec(self) -> Draft {
+        match self {
+            Self::Plain => Draft::default(),
+            Self::Proxied => Draft { network: Some(NetworkMode::Proxied), ..Draft::default() },
+        }
+    }
+}
+
 /// A sandbox without an owner.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) id: SandboxId,
+    pub(crate) kind: PoolKind,
     pub(crate) slot: Slot,
     /// It ends by itself soon after: then it is no longer given away.
     fresh_until: Instant,
@@ -32,9 +52,9 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// It ends by itself in `left`.
-    pub(crate) fn new(id: SandboxId, slot: Slot, left: Duration) -> Self {
+    pub(crate) fn new(id: SandboxId, kind: PoolKind, slot: Slot, left: Duration) -> Self {
         let fresh_until = Instant::now() + left.min(UNOWNED_MAX).saturating_sub(STALE_BEFORE);
-        Self { id, slot, fresh_until }
+        Self { id, kind, slot, fresh_until }
     }
 }
 

@@ -8,7 +8,7 @@ use saggar_supervisor::control::{Op, Terms};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::pool::{Ready, UNOWNED_MAX};
+use super::pool::{Pool, PoolKind, Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
 
@@ -39,6 +39,7 @@ impl Upkeep {
         let mut tasks = JoinSet::new();
         tasks.spawn(every(REAP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.reap().await;
+            sandboxes.inner.egress.sweep().await;
             sandboxes.meet_strangers().await;
             if let Err(fault) = sandboxes.settle_all().await {
                 tracing::error!(error = %fault, "settling sandboxes whose creator died failed");
@@ -53,9 +54,12 @@ impl Upkeep {
         tasks.spawn(async move {
             while !*stopped.borrow() {
                 // Not cancelled: a supervisor that has been started would become ready after all tasks have stopped.
-                this.fill_pool(&stopped).await;
+                for kind in PoolKind::ALL {
+                    this.fill_pool(kind, &stopped).await;
+                }
                 tokio::select! {
                     () = this.inner.pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
+                    () = this.inner.proxied_pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
                     () = tokio::time::sleep(POOL_EVERY) => {}
                     _ = stopped.changed() => return,
                 }
@@ -140,35 +144,36 @@ impl Sandboxes {
     }
 
     /// Brings the pool to its size, one at a time: client requests go first.
-    async fn fill_pool(&self, stopped: &watch::Receiver<bool>) {
+    async fn fill_pool(&self, kind: PoolKind, stopped: &watch::Receiver<bool>) {
+        let pool = self.inner.pool(kind);
         while !*stopped.borrow() {
-            while let Some(stale) = self.inner.pool.take_stale() {
+            while let Some(stale) = pool.take_stale() {
                 self.end_ready(stale).await;
             }
-            match self.inner.pool.missing() {
+            match pool.missing() {
                 0 => return,
                 1.. => {
-                    if !self.make_ready().await {
+                    if !self.make_ready(kind).await {
                         return;
                     }
                 }
                 _ => {
-                    let Some(ready) = self.inner.pool.give_up() else { return };
+                    let Some(ready) = pool.give_up() else { return };
                     self.end_ready(ready).await;
                 }
             }
         }
     }
 
-    async fn make_ready(&self) -> bool {
+    async fn make_ready(&self, kind: PoolKind) -> bool {
         let Some(slot) = self.inner.slots.take() else { return false };
         let id = self.new_sandbox_id();
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, Self::ordinary_spec(), terms, true).await {
+        match self.start_supervisor(&id, kind.spec(), terms, true).await {
             Ok(_) => {
-                self.inner.pool.put(Ready::new(id, slot, UNOWNED_MAX));
+                self.inner.pool(kind).put(Ready::new(id, kind, slot, UNOWNED_MAX));
                 true
             }
             Err(error) => {
@@ -195,7 +200,7 @@ impl Sandboxes {
 
     /// Ends every sandbox without an owner, for a server that stops for good.
     pub async fn drain_pool(&self) {
-        for ready in self.inner.pool.drain() {
+        for ready in self.inner.pools().into_iter().flat_map(Pool::drain) {
             self.end_ready(ready).await;
         }
     }

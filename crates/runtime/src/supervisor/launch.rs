@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Stdio;
 
+use saggar_supervisor::egress::BUNDLE_VARIABLE;
 use tokio::process::{Child, Command};
 
 /// The helper mode of the binary.
@@ -38,15 +39,14 @@ pub(crate) struct Program(pub(crate) PathBuf);
 
 impl Launcher for Program {
     fn launch(&self, stdin: OwnedFd) -> io::Result<Box<dyn Launched>> {
-        let child = Command::new(&self.0)
-            .arg0(NAME)
-            .arg(MODE)
-            .env_clear()
-            .current_dir("/")
-            .stdin(Stdio::from(stdin))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+        let mut command = Command::new(&self.0);
+        command.arg0(NAME).arg(MODE).env_clear();
+        // Certificates that programs of a proxied sandbox trust.
+        if let Some(bundle) = std::env::var_os(BUNDLE_VARIABLE) {
+            command.env(BUNDLE_VARIABLE, bundle);
+        }
+        let child =
+            command.current_dir("/").stdin(Stdio::from(stdin)).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         Ok(Box::new(child))
     }
 }

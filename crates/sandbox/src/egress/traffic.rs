@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use saggar_domain::net::{HostTraffic, NetDecision, Verdict};
-use saggar_domain::{Code, Denial, DenialCode, EventBody, Problem};
-use saggar_supervisor::egress::FromEgress;
+use saggar_domain::{Code, Denial, EventBody, Problem};
+use saggar_supervisor::egress::{FromEgress, Refusals, denial_of, dropped, refused};
 
 use crate::report::Denials;
 
@@ -20,12 +20,11 @@ const OTHERS: &str = "others";
 
 /// Allowed and denied access have bounds of their own: a sandbox can provoke refusals at will, and they must not crowd out
 /// what was allowed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Traffic {
     allowed: Account,
     denied: Account,
-    /// Kinds of refusals.
-    refusals: u32,
+    refusals: Refusals,
     /// What is wrong with the recording.
     fault: Option<String>,
 }
@@ -35,6 +34,17 @@ pub(crate) struct Traffic {
 struct Account {
     hosts: BTreeMap<(String, u16), HostTraffic>,
     told: u32,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self {
+            allowed: Account::default(),
+            denied: Account::default(),
+            refusals: Refusals::new(REFUSALS_MAX),
+            fault: None,
+        }
+    }
 }
 
 impl Traffic {
@@ -53,14 +63,20 @@ impl Traffic {
             | FromEgress::Recording {}
             | FromEgress::Replaying { .. }
             | FromEgress::Question { .. }
+            | FromEgress::Settled {}
             | FromEgress::Managing { .. }
             | FromEgress::Retired {} => {}
         }
     }
 
     /// The egress process is gone.
-    pub(crate) fn lose(&mut self, denials: &mut Denials, observe: &mut dyn FnMut(EventBody)) {
-        let message = "the egress process ended; the sandbox had no network from then on";
+    pub(crate) fn lose(&mut self, is_for_good: bool, denials: &mut Denials, observe: &mut dyn FnMut(EventBody)) {
+        let message = match is_for_good {
+            true => "the egress process ended, and no other one was started; the sandbox had no network from then on",
+            false => {
+                "the egress process ended; connections were cut, and the sandbox had no network until another one was started"
+            }
+        };
         denials.add(refused("egress/lost", message.to_owned()), observe);
     }
 
@@ -101,9 +117,8 @@ impl Traffic {
             )))),
             std::cmp::Ordering::Greater => {}
         }
-        if decision.verdict == Verdict::Denied {
-            let reason = decision.reason.unwrap_or_else(|| format!("{} was refused", decision.host));
-            self.deny(refused(&decision.rule, reason), denials, observe);
+        if let Some(denial) = denial_of(&decision) {
+            self.deny(denial, denials, observe);
         }
     }
 }
@@ -120,30 +135,12 @@ impl Account {
 }
 
 impl Traffic {
-    /// The sandbox chooses what these denials say, so they have a bound of their own: they must not crowd out others.
     fn deny(&mut self, denial: Denial, denials: &mut Denials, observe: &mut dyn FnMut(EventBody)) {
-        if !denials.kept.contains(&denial) {
-            self.refusals = self.refusals.saturating_add(1);
-        }
-        match self.refusals.cmp(&(REFUSALS_MAX + 1)) {
-            std::cmp::Ordering::Less => denials.add(denial, observe),
-            std::cmp::Ordering::Equal => denials.add(
-                dropped(format!(
-                    "more than {REFUSALS_MAX} kinds of network access were refused; the rest are only counted"
-                )),
-                observe,
-            ),
-            std::cmp::Ordering::Greater => {}
+        let is_known = denials.kept.contains(&denial);
+        if let Some(denial) = self.refusals.admit(denial, is_known) {
+            denials.add(denial, observe);
         }
     }
-}
-
-fn refused(rule: &str, message: String) -> Denial {
-    Denial { code: DenialCode::NetworkRefused, rule: rule.to_owned(), message }
-}
-
-fn dropped(message: String) -> Denial {
-    Denial { code: DenialCode::DenialsDropped, rule: "events/decisions".to_owned(), message }
 }
 
 #[cfg(test)]

@@ -23,6 +23,8 @@ pub enum ToEgress {
     Gates(GateCounts),
     /// Replaces the rules. Connections that the new ones forbid are cut.
     Rules(EgressDraft),
+    /// Report every refusal that a program can have seen by now.
+    Settle {},
     /// The first message of a server, which then has no session of its own.
     Manage {
         /// The server's version of the protocol.
@@ -143,6 +145,8 @@ pub enum FromEgress {
     Ruled {},
     /// The answer to `secrets_of`. If the sandbox has no session, or the secrets can't be used, it is `failed`, and the connection stays.
     Bound {},
+    /// The answer to `settle`.
+    Settled {},
     /// The answer to `manage`.
     Managing {
         /// The process's version of Saggar.

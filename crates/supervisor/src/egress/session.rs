@@ -80,9 +80,9 @@ impl Session {
         &self.placeholders
     }
 
-    /// Hands over the gates. They must be in the order of the counts.
+    /// Hands over the gates, and waits until they are served. They must be in the order of the counts.
     pub fn hand_over(&mut self, counts: GateCounts, gates: &[BorrowedFd<'_>]) -> Result<(), Problem> {
-        wire::say(&self.socket, &ToEgress::Gates(counts), gates)?;
+        self.send_gates(counts, gates)?;
         match self.answer()? {
             FromEgress::Listening {} => Ok(()),
             other => Err(unexpected(&other)),
@@ -109,13 +109,28 @@ impl Session {
         let _ = wire::say(&self.socket, &ToEgress::Answer { question, answer }, &[]);
     }
 
-    /// Replaces the rules.
+    /// The same without waiting.
+    pub(super) fn send_gates(&mut self, counts: GateCounts, gates: &[BorrowedFd<'_>]) -> Result<(), Problem> {
+        wire::say(&self.socket, &ToEgress::Gates(counts), gates)
+    }
+
+    /// Replaces the rules, and waits until they are in force.
     pub fn replace_rules(&mut self, rules: EgressDraft) -> Result<(), Problem> {
-        wire::say(&self.socket, &ToEgress::Rules(rules), &[])?;
+        self.send_rules(rules)?;
         match self.answer()? {
             FromEgress::Ruled {} => Ok(()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// The same without waiting.
+    pub(super) fn send_rules(&mut self, rules: EgressDraft) -> Result<(), Problem> {
+        wire::say(&self.socket, &ToEgress::Rules(rules), &[])
+    }
+
+    /// Asks for the decisions about what was refused so far. Doesn't wait.
+    pub(super) fn settle(&mut self) -> Result<(), Problem> {
+        wire::say(&self.socket, &ToEgress::Settle {}, &[])
     }
 
     /// The next message, if there is one.

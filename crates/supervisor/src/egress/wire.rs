@@ -31,6 +31,7 @@ pub(super) fn connect(address: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
+/// Doesn't wait: if there is no room for the message, the other side doesn't read.
 pub(super) fn say(socket: &OwnedFd, message: &ToEgress, descriptors: &[BorrowedFd<'_>]) -> Result<(), Problem> {
     say_bytes(socket, serde_json::to_vec(message).ok().map(Into::into), descriptors)
 }
@@ -53,7 +54,7 @@ pub(super) fn say_bytes(
     let mut control = SendAncillaryBuffer::new(&mut space);
     let has_room = descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors));
     debug_assert!(has_room, "as many as there is room for");
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL)
+    sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
         .map(drop)
         .map_err(|errno| gone(&errno.to_string()))
 }

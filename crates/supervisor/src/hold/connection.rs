@@ -46,6 +46,8 @@ pub(crate) enum Role {
     Hearing { after: u64 },
     /// It waits until an exec has no process left.
     Burying { exec: u32 },
+    /// Waits until new network rules are in force.
+    Ruling,
     /// It waits for the sandbox's end.
     Dying,
     /// Everything was queued for it; it closes once that is sent.

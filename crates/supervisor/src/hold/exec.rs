@@ -14,6 +14,7 @@ use saggar_jail::cgroup::Group;
 
 use crate::control::ExecDescription;
 use crate::deadline::Deadline;
+use crate::egress::Refusals;
 
 use super::moment::Moment;
 use super::ring::Ring;
@@ -28,6 +29,8 @@ const ARGV_LEN_MAX: usize = 2048;
 const TAG_LEN_MAX: usize = 256;
 /// Maximum number of remembered denials. Those of all execs fit into one description.
 const DENIALS_MAX: usize = 8;
+/// Kinds of refused network access among them; one more says that there were more.
+const REFUSALS_MAX: u32 = 4;
 /// Maximum length of a remembered denial's message, as JSON.
 const DENIAL_LEN_MAX: usize = 200;
 /// Processes alive this long after a program's end count as left behind; until then they may be about to exit.
@@ -67,6 +70,7 @@ pub(crate) struct Exec {
     /// Set once it has ended.
     pub(crate) usage: Option<Usage>,
     denials: Vec<Denial>,
+    refusals: Refusals,
     /// The agent has been given credit up to this position.
     credited: u64,
 }
@@ -133,6 +137,7 @@ impl Exec {
             counted: None,
             usage: None,
             denials: Vec::new(),
+            refusals: Refusals::new(REFUSALS_MAX),
             credited: 0,
         }
     }
@@ -215,11 +220,17 @@ impl Exec {
         matches!(self.phase, Phase::Running { pid } if line.contains(&pid))
     }
 
+    /// Records refused network access. It has a bound of its own among the denials.
+    pub(crate) fn refuse(&mut self, denial: &Denial) {
+        let is_known = self.denials.contains(&bounded(denial));
+        if let Some(denial) = self.refusals.admit(denial.clone(), is_known) {
+            self.deny(&denial);
+        }
+    }
+
     /// Records a denial. Each kind is kept once, so that a loop can't use up memory.
     pub(crate) fn deny(&mut self, denial: &Denial) {
-        let Denial { code, rule, message } = denial;
-        let (rule, message) = (shortened(rule, TAG_LEN_MAX), shortened(message, DENIAL_LEN_MAX));
-        let denial = Denial { code: *code, rule, message };
+        let denial = bounded(denial);
         if self.denials.len() < DENIALS_MAX && !self.denials.contains(&denial) {
             self.denials.push(denial);
         }
@@ -305,6 +316,12 @@ impl Exec {
             error: ended.and_then(|ended| ended.error),
         }
     }
+}
+
+/// With the length that is remembered.
+fn bounded(denial: &Denial) -> Denial {
+    let Denial { code, rule, message } = denial;
+    Denial { code: *code, rule: shortened(rule, TAG_LEN_MAX), message: shortened(message, DENIAL_LEN_MAX) }
 }
 
 #[derive(Debug)]

@@ -197,6 +197,7 @@ impl Hold {
         hit.iter().chain(&unreached).for_each(|denial| exec.deny(denial));
         unreached.into_iter().for_each(|denial| self.tell(EventBody::Denial { denial }));
         hit.into_iter().for_each(|denial| self.tell(EventBody::Limit { denial }));
+        self.settle_network(number, now);
         Ok(())
     }
 

@@ -48,6 +48,7 @@ impl Held {
             _ => ExecStatus::Cancelled,
         };
         let now = Moment::now();
+        hold.close_network(now);
         for exec in hold.execs.iter_mut() {
             if exec.is_running() {
                 exec.end(Ended { at: now, at_ms: wall_ms(), status, exit_code: None, signal: None, error: None });
@@ -95,7 +96,8 @@ impl Held {
 impl Hold {
     /// Delivers the last output and events, for a limited time.
     fn drain(&mut self) {
-        for connection in self.connections.values_mut().filter(|other| matches!(other.role, Role::Starting { .. })) {
+        let is_unanswered = |other: &&mut Connection| matches!(other.role, Role::Starting { .. } | Role::Ruling);
+        for connection in self.connections.values_mut().filter(is_unanswered) {
             connection.say(&Reply::Error(too_late()));
             connection.role = Role::Leaving;
         }

@@ -25,6 +25,7 @@ use saggar_jail::seccomp::Listener;
 use crate::channel::Channel;
 use crate::control::{CONTROL, Description, EventBody, Reply, Terms};
 use crate::deadline::Action;
+use crate::egress::Network;
 use crate::unreached::Unreached;
 use crate::watch::{Refused, Watch};
 
@@ -36,6 +37,7 @@ use super::happenings::Happenings;
 use super::held::Held;
 use super::lifetime::{Due, Lifetime};
 use super::moment::{Moment, wall_ms};
+use super::network::{Proxied, Window};
 use super::usage::Samples;
 
 /// Maximum number of connections that are streams.
@@ -77,6 +79,8 @@ pub struct Holding {
     pub listener: OwnedFd,
     /// Any of these ends the sandbox in an orderly way.
     pub signals: Signals,
+    /// The network of a proxied sandbox, which serves it already.
+    pub network: Option<Network>,
     pub terms: Terms,
     /// Whether it has no owner yet.
     pub is_pooled: bool,
@@ -114,6 +118,8 @@ pub struct Hold {
     pub(super) pids_refused: u64,
     /// Counts attempts to use the network in a sandbox without one.
     pub(super) unreached: Option<Unreached>,
+    pub(super) proxied: Option<Proxied>,
+    pub(super) decisions_told: Window,
     pub(super) end: Option<EndReason>,
     told: Vec<(Refused, Moment)>,
     buffer: Vec<u8>,
@@ -124,6 +130,7 @@ enum Source {
     Channel,
     Filter,
     Signals,
+    Network,
     Listener,
     Connection(u64),
 }
@@ -163,6 +170,8 @@ impl Hold {
             memory_kills: 0,
             pids_refused: 0,
             unreached,
+            proxied: holding.network.map(Proxied::new),
+            decisions_told: Window::new(now),
             end: None,
             told: Vec::new(),
             buffer: vec![0; READ_LEN],
@@ -253,6 +262,7 @@ impl Hold {
             Some((_, DeadlineAction::Pause)) => {}
             Some((due, DeadlineAction::Kill)) => self.expire(due),
         }
+        self.tick_network(now);
         if self.paused.is_some() {
             return;
         }
@@ -285,14 +295,18 @@ impl Hold {
             Role::Following(ref following) if connection.has_unsent() && !following.is_lossy => {
                 Some(connection.moved + CONNECTION_PATIENCE)
             }
-            Role::Starting { .. } | Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => {
-                None
-            }
+            Role::Starting { .. }
+            | Role::Following(_)
+            | Role::Hearing { .. }
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::Dying => None,
         });
         let lifetime = self.lifetime.next(self.is_busy());
         let running = self.execs.iter().filter_map(|exec| exec.next()).chain([self.samples.next()]);
         let running = running.filter(|_| self.paused.is_none());
-        lifetime.into_iter().chain(running).chain(patience).min()
+        let settling = self.proxied.as_ref().and_then(Proxied::next);
+        lifetime.into_iter().chain(running).chain(patience).chain(settling).min()
     }
 
     fn wait(&self, now: Moment) -> rustix::io::Result<Vec<Source>> {
@@ -307,6 +321,9 @@ impl Hold {
             wanted.push((Source::Filter, fd, PollFlags::IN));
         }
         wanted.push((Source::Signals, self.signals.as_fd(), PollFlags::IN));
+        if let Some(fd) = self.proxied.as_ref().and_then(|proxied| proxied.network.as_fd()) {
+            wanted.push((Source::Network, fd, PollFlags::IN));
+        }
         wanted.push((Source::Listener, self.listener.as_fd(), PollFlags::IN));
         for (token, connection) in &self.connections {
             let incoming = if self.is_read(connection) { PollFlags::IN } else { PollFlags::empty() };
@@ -319,7 +336,9 @@ impl Hold {
         let mut polls: Vec<PollFd<'_>> =
             wanted.iter().map(|(_, fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
         let watch = self.watch.next(instant).map(|at| at.saturating_duration_since(instant));
-        let timeout = self.next().map(|at| at.since(now)).into_iter().chain(watch).min();
+        let network = self.proxied.as_ref().and_then(|proxied| proxied.network.next());
+        let network = network.map(|at| at.saturating_duration_since(instant));
+        let timeout = self.next().map(|at| at.since(now)).into_iter().chain(watch).chain(network).min();
         let timeout =
             timeout.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) });
         match poll(&mut polls, timeout.as_ref()) {
@@ -338,7 +357,7 @@ impl Hold {
         match &connection.role {
             Role::Asking => !connection.has_unsent(),
             Role::Following(following) => !self.is_backed_up(following.exec),
-            Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => true,
+            Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => true,
             Role::Starting { .. } => false,
         }
     }
@@ -347,7 +366,7 @@ impl Hold {
     fn is_watched(&self, connection: &Connection) -> bool {
         connection.is_over
             && match connection.role {
-                Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => true,
+                Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying => true,
                 Role::Asking | Role::Leaving | Role::Starting { .. } => false,
             }
     }
@@ -361,6 +380,7 @@ impl Hold {
                     self.end = Some(EndReason::Killed);
                 }
             }
+            Source::Network => self.hear_network(now),
             Source::Listener => self.accept(now),
             Source::Connection(token) => self.listen(token, now),
         }
@@ -438,7 +458,9 @@ impl Hold {
                     following.is_lossy |= has_unsent && is_late;
                     true
                 }
-                Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying => true,
+                Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying => {
+                    true
+                }
             }
         });
     }

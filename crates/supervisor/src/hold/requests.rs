@@ -66,7 +66,7 @@ impl Hold {
             _ => self.lifetime.touch(now),
         }
         match op {
-            Op::Claim { terms, env, egress } => self.claim(terms, env, egress, now).map(Some),
+            Op::Claim { terms, env, egress } => self.claim(token, terms, env, egress, now),
             Op::Exec(start) => self.start(token, *start, now).map(|()| None),
             Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
             Op::StdinEnd { .. } => Err(Problem::new(
@@ -85,7 +85,7 @@ impl Hold {
                 self.lifetime.set(terms, now);
                 Ok(Some(self.described()))
             }
-            Op::SetEgress { egress } => self.set_egress(egress).map(|()| Some(self.described())),
+            Op::SetEgress { egress } => self.set_egress(token, egress),
             Op::Touch => Ok(Some(Reply::Done)),
             Op::Pause => self.pause(now, false).map(|()| Some(self.described())),
             Op::Resume { terms } => self.resume(terms, now).map(|()| Some(self.described())),
@@ -99,7 +99,7 @@ impl Hold {
         }
     }
 
-    fn described(&self) -> Reply {
+    pub(super) fn described(&self) -> Reply {
         Reply::Described(Box::new(self.describe()))
     }
 
@@ -133,6 +133,7 @@ impl Hold {
             | Role::Starting { .. }
             | Role::Hearing { .. }
             | Role::Burying { .. }
+            | Role::Ruling
             | Role::Dying
             | Role::Leaving => false,
         })
@@ -141,7 +142,7 @@ impl Hold {
     fn become_stream(&mut self, token: u64, role: Role) -> Result<(), Problem> {
         let streams = self.connections.values().filter(|connection| match connection.role {
             Role::Following(_) | Role::Hearing { .. } | Role::Starting { .. } => true,
-            Role::Asking | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => false,
         });
         if streams.count() >= STREAMS_MAX && !matches!(role, Role::Dying) {
             return Err(too_many_connections());
@@ -154,11 +155,12 @@ impl Hold {
 
     fn claim(
         &mut self,
+        token: u64,
         terms: Terms,
         env: BTreeMap<String, String>,
         egress: Option<EgressDraft>,
         now: Moment,
-    ) -> Result<Reply, Problem> {
+    ) -> Result<Option<Reply>, Problem> {
         if self.lifetime.is_owned() {
             return Err(Problem::new(
                 Code::Contradiction,
@@ -167,25 +169,15 @@ impl Hold {
             ));
         }
         self.check_terms(terms)?;
-        if let Some(egress) = egress {
-            self.set_egress(egress)?;
-        }
+        // If the rules are refused, it stays without an owner.
+        let ruled = egress.map(|egress| self.set_egress(token, egress)).transpose()?;
         self.env = env;
         self.lifetime.set(terms, now);
         self.tell(EventBody::Claimed);
-        Ok(self.described())
-    }
-
-    /// Replaces the rules of the sandbox's network.
-    fn set_egress(&mut self, _rules: EgressDraft) -> Result<(), Problem> {
-        Err(Problem::new(
-            Code::Contradiction,
-            format!(
-                "the network mode of the sandbox {} is {}, and rules need the mode proxied",
-                self.sandbox_id, self.spec.network
-            ),
-            "create a sandbox with network mode proxied",
-        ))
+        match ruled {
+            Some(None) => Ok(None),
+            Some(Some(_)) | None => Ok(Some(self.described())),
+        }
     }
 
     /// Refuses terms that can't be kept.

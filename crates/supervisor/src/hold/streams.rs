@@ -23,12 +23,15 @@ impl Hold {
     /// Sends everything that can be sent now.
     pub(super) fn pump(&mut self, now: Moment) {
         self.tell_ends(now);
-        let Self { connections, execs, happenings, revisit, .. } = self;
+        let Self { connections, execs, happenings, revisit, proxied, .. } = self;
+        let is_settling = |number| proxied.as_ref().is_some_and(|proxied| proxied.is_settling(number));
         connections.retain(|token, connection| {
             let had_unsent = connection.has_unsent();
             // Until the reader takes no more, or nothing is left.
             loop {
-                fill(connection, execs.get(followed(connection)), |after| happenings.next(after), now);
+                let number = followed(connection);
+                let exec = execs.get(number).map(|exec| (exec, is_settling(number)));
+                fill(connection, exec, |after| happenings.next(after), now);
                 let is_moving = connection.has_unsent();
                 if connection.flush(now).is_err() {
                     return connection.is_heard_out();
@@ -47,8 +50,11 @@ impl Hold {
 
     /// Records events about execs that ended in this round, with what is known of them by its end.
     fn tell_ends(&mut self, now: Moment) {
+        let proxied = &self.proxied;
+        let is_settling = |exec: &Exec| proxied.as_ref().is_some_and(|proxied| proxied.is_settling(exec.number));
         let news = |exec: &mut Exec| {
-            std::mem::take(&mut exec.is_news).then(|| EventBody::ExecEnded(Box::new(exec.state(now))))
+            let is_news = !is_settling(exec) && std::mem::take(&mut exec.is_news);
+            is_news.then(|| EventBody::ExecEnded(Box::new(exec.state(now))))
         };
         let events: Vec<EventBody> = self.execs.iter_mut().filter_map(news).collect();
         events.into_iter().for_each(|event| self.tell(event));
@@ -89,7 +95,9 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
             Role::Starting { .. } => true,
-            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => {
+                false
+            }
         })
     }
 
@@ -102,7 +110,9 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => following.exec == number && following.feeds && !connection.is_over,
             Role::Starting { exec, feeds, .. } => *exec == number && *feeds,
-            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => false,
+            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => {
+                false
+            }
         })
     }
 
@@ -114,7 +124,7 @@ impl Hold {
                 Role::Asking => !connection.has_unsent(),
                 Role::Following(following) => !self.is_backed_up(following.exec),
                 Role::Starting { .. } => false,
-                Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => true,
+                Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => true,
             };
             let Some(connection) = self.connections.get_mut(&token) else { return };
             if !is_ready {
@@ -149,7 +159,12 @@ impl Hold {
                 }
                 // No more frames are expected on these.
                 (
-                    Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving,
+                    Role::Starting { .. }
+                    | Role::Hearing { .. }
+                    | Role::Burying { .. }
+                    | Role::Ruling
+                    | Role::Dying
+                    | Role::Leaving,
                     _,
                 ) => {}
             }
@@ -195,15 +210,16 @@ fn followed(connection: &Connection) -> u32 {
         | Role::Starting { .. }
         | Role::Hearing { .. }
         | Role::Burying { .. }
+        | Role::Ruling
         | Role::Dying
         | Role::Leaving => 0,
     }
 }
 
-/// Fills a connection's buffer with what it waits for, as far as there is room.
+/// Fills a connection's buffer with what it waits for, as far as there is room. The end of an exec waits until it is settled.
 pub(super) fn fill<'a>(
     connection: &mut Connection,
-    exec: Option<&Exec>,
+    exec: Option<(&Exec, bool)>,
     mut heard: impl FnMut(&mut u64) -> Option<Heard<'a>>,
     now: Moment,
 ) {
@@ -216,7 +232,7 @@ pub(super) fn fill<'a>(
     while connection.has_room() && !connection.is_deaf() {
         match &mut connection.role {
             Role::Following(following) => {
-                let Some(exec) = exec else {
+                let Some((exec, is_settling)) = exec else {
                     // The exec was dropped for lack of room while this reader was not waited for.
                     connection.role = Role::Leaving;
                     return;
@@ -228,7 +244,7 @@ pub(super) fn fill<'a>(
                     Some(Piece::Gap { stream, bytes }) => {
                         connection.say(&Reply::Gap { stream, bytes });
                     }
-                    None if exec.is_running() => {
+                    None if exec.is_running() || is_settling => {
                         // It has everything so far, so it is waited for again like any other.
                         following.is_lossy = false;
                         return;
@@ -245,7 +261,12 @@ pub(super) fn fill<'a>(
                 Some(Heard::Event(event)) => connection.say(&Reply::Event(Box::new(event.clone()))),
                 None => return,
             },
-            Role::Asking | Role::Starting { .. } | Role::Burying { .. } | Role::Dying | Role::Leaving => return,
+            Role::Asking
+            | Role::Starting { .. }
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::Dying
+            | Role::Leaving => return,
         }
     }
 }

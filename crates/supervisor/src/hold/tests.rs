@@ -49,6 +49,7 @@ impl Fake {
             group: None,
             listener,
             signals: Signals::block(&[]).unwrap(),
+            network: None,
             terms: Terms { ttl_ms: None, then: DeadlineAction::Kill, idle_ms: None },
             is_pooled: false,
         });

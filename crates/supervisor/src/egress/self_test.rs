@@ -9,12 +9,12 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
+use super::session::Session;
 use rustix::io::Errno;
 use rustix::net::connect;
 use saggar_domain::net::{Destination, FAKE_V4, Host, Passage, Rules, SELF_TEST_NAME, Verdict};
 use saggar_domain::{Code, Problem};
 use saggar_jail::Probes;
-use saggar_supervisor::egress::Session;
 
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);

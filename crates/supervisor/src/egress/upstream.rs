@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
 
+use super::message::Upstream;
 use saggar_domain::{Code, Problem};
-use saggar_supervisor::egress::Upstream;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 const HOSTS: &str = "/etc/hosts";
