@@ -38,7 +38,8 @@ pub(crate) fn open(named: Option<&Path>, spec: &Spec) -> Result<Vec<OwnedFd>, Pr
     Ok(files)
 }
 
-fn default_path() -> Option<PathBuf> {
+/// The file that is used if none is named; `None` without a home directory.
+pub fn default_path() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let settings = named("XDG_CONFIG_HOME").or_else(|| Some(named("HOME")?.join(".config")))?;
     Some(settings.join("saggar/secrets.toml"))

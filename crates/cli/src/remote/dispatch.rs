@@ -12,7 +12,7 @@ use super::failure::CommandFailure;
 use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
-use super::{copy, exec, keys, lifecycle, logs, run_commands, secrets, settings, shell};
+use super::{copy, exec, keys, lifecycle, logs, run_commands, secret_file, secrets, settings, shell};
 
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
     let is_json = arguments.server.json;
@@ -58,6 +58,14 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
 
 pub(crate) fn secret(arguments: SecretArguments) -> ExitCode {
     let is_json = arguments.server.json;
+    let file = match (arguments.file, arguments.local) {
+        (Some(file), _) => Some(Ok(file)),
+        (None, true) => Some(secret_file::default_path()),
+        (None, false) => None,
+    };
+    if let Some(file) = file {
+        return finish(is_json, async || secret_file::main(&file?, arguments.command, is_json));
+    }
     match arguments.command {
         SecretCommand::Rekey { vault, forget_old_keys } => {
             finish(is_json, async || secrets::rekey(&vault, forget_old_keys, is_json).await)

@@ -20,6 +20,7 @@ mod progress;
 mod run_arguments;
 mod run_commands;
 mod secret_arguments;
+mod secret_file;
 mod secret_value;
 mod secrets;
 mod settings;

@@ -1,5 +1,7 @@
 //! The command line of `saggar secret`, as typed values.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use saggar_domain::net::Rule;
 use saggar_domain::secret::{Binding, SecretName, Slot};
@@ -14,6 +16,12 @@ use crate::settings::VaultFlags;
 pub(crate) struct SecretArguments {
     #[command(subcommand)]
     pub(crate) command: SecretCommand,
+    /// Use this secrets file of `saggar run` instead of a server
+    #[arg(long, value_name = "FILE", global = true, conflicts_with = "local")]
+    pub(crate) file: Option<PathBuf>,
+    /// Use the default secrets file of `saggar run`, ~/.config/saggar/secrets.toml, instead of a server
+    #[arg(long, global = true)]
+    pub(crate) local: bool,
     #[command(flatten)]
     pub(crate) server: ServerArguments,
 }
@@ -25,6 +33,7 @@ pub(crate) enum SecretCommand {
         after_help = "Examples:\n  saggar secret set openai --bind api.openai.com --slot bearer --placeholder-prefix sk- < key\n  \
         saggar secret set github --bind 'GET api.github.com/repos/acme/**' --slot bearer\n  \
         saggar secret set openai < new-key\n  \
+        saggar secret set openai --local --bind api.openai.com --slot bearer\n  \
         saggar secret set openai --keep-value --bind 'POST api.openai.com/v1/**' --slot bearer"
     )]
     Set {

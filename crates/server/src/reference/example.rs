@@ -182,6 +182,18 @@ hello"#,
     run("createKey", r#"key=$(curl -sf -H "$auth" --json '{"name": "ci", "expires": "30d"}' $api/keys | pick id)"#),
     run("listKeys", r#"curl -sf -H "$auth" $api/keys"#),
     run("revokeKey", r#"curl -sf -H "$auth" -X DELETE $api/keys/$key"#),
+    run(
+        "setSecret",
+        r#"$ curl -sf -H "$auth" -X PUT --json '{"value": "sk-an-example-value", "binding": {"rules": ["api.openai.com"], "slot": "bearer"}}' $api/secrets/openai | pick version
+1"#,
+    ),
+    run("listSecrets", r#"curl -sf -H "$auth" $api/secrets"#),
+    run(
+        "getSecret",
+        r#"$ curl -sf -H "$auth" $api/secrets/openai | pick used_by
+[]"#,
+    ),
+    run("removeSecret", r#"curl -sf -H "$auth" -X DELETE "$api/secrets/openai?force=true""#),
 ];
 
 /// The position of an operation in the reference.
