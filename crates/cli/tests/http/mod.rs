@@ -11,6 +11,7 @@ pub mod archive;
 #[path = "../sweep/mod.rs"]
 mod sweep;
 pub mod websocket;
+pub mod world;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
