@@ -41,6 +41,10 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ),
     ("--allow", &["methods_and_paths_are_decided_per_request_inside_tls"]),
     ("--deny", &["results_and_events_say_what_was_decided"]),
+    ("--record", &["what_was_recorded_is_answered_again_without_a_network"]),
+    ("--replay", &["what_was_not_recorded_is_refused_with_what_is_nearest"]),
+    ("--secret", &["the_usual_clients_use_a_secret_that_they_never_see"]),
+    ("--secrets", &["secrets_that_cannot_be_used_safely_are_refused"]),
     (
         "--net host",
         &["the_hosts_network_is_the_hosts_and_the_result_says_so", "an_unmanaged_network_is_said_to_be_one"],
