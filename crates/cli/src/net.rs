@@ -7,13 +7,14 @@ mod line;
 mod log_file;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use saggar_domain::net::{EgressDraft, Rules, Set};
-use saggar_domain::{NetworkMode, Problem, SandboxId};
+use saggar_domain::{Code, NetworkMode, Problem, SandboxId};
 use saggar_front::{RuleFlags, read_spec};
+use saggar_sandbox::{Answers, DataDirectory};
 use serde_json::json;
 
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
@@ -58,6 +59,16 @@ enum NetCommand {
         /// A URL, or HOST[:PORT][/PATH], port 443 by default; a method may stand before it
         #[arg(value_name = "[METHOD] TARGET", required = true, num_args = 1..=2)]
         target: Vec<String>,
+    },
+    /// List the hosts that were allowed for good when `saggar run --ask` asked, by workspace
+    #[command(after_help = "Examples:\n  saggar net answers\n  saggar net answers --forget api.example.com")]
+    Answers {
+        /// Ask about this host again, in every workspace; written as it is listed
+        #[arg(long, value_name = "HOST")]
+        forget: Option<String>,
+        /// Data directory: where records of live sandboxes are kept
+        #[arg(long, value_name = "DIR")]
+        data_dir: Option<PathBuf>,
     },
     /// Show the network rules of a sandbox, and what it did with its network
     Show {
@@ -107,6 +118,9 @@ pub(crate) fn main(arguments: NetArguments) -> ExitCode {
     let is_json = server.json;
     let done = match command {
         NetCommand::Sets { name } => sets(name.as_deref(), is_json).map(|text| (text, true)),
+        NetCommand::Answers { forget, data_dir } => {
+            answers(forget.as_deref(), data_dir.as_deref(), is_json).map(|text| (text, true))
+        }
         NetCommand::Explain { sandbox: None, rules, secrets, target } => {
             let explained = Rules::new(rules.draft())
                 .and_then(|rules| explain(rules, &Bindings::read(secrets.as_deref())?, &target));
@@ -141,6 +155,27 @@ pub(crate) fn main(arguments: NetArguments) -> ExitCode {
             ExitCode::from(OUR_FAILURE)
         }
     }
+}
+
+fn answers(forget: Option<&str>, data: Option<&Path>, is_json: bool) -> Result<String, Problem> {
+    let answers = Answers::of(&DataDirectory::open(data)?);
+    if let Some(host) = forget {
+        return match answers.forget(host)? {
+            0 => Err(Problem::new(
+                Code::InvalidValue,
+                format!("{host:?} was not allowed for good in any workspace"),
+                "list what was with: saggar net answers",
+            )),
+            count => Ok(format!("forgotten in {count} {}\n", if count == 1 { "workspace" } else { "workspaces" })),
+        };
+    }
+    let all = answers.all()?;
+    if is_json {
+        return Ok(format!("{}\n", json!({ "answers": all })));
+    }
+    let lines =
+        all.iter().flat_map(|(workspace, rules)| rules.iter().map(move |rule| format!("{workspace}  {rule}\n")));
+    Ok(lines.collect())
 }
 
 /// The rules that `net set` asks for. Without any, that must be said.

@@ -117,6 +117,7 @@ impl Bench {
                 wants_usage: true,
                 keeps_changes,
                 tape: None,
+                asks: None,
             };
             Ok(run(&self.data, &ids, job, &mut |body| {
                 watch(&ids.sandbox, &body);

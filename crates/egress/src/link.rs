@@ -2,12 +2,15 @@
 //!
 //! It is cut when new rules forbid something that it is doing, and when nothing has moved for too long.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use saggar_domain::net::Rules;
+use saggar_domain::net::{Destination, Refusal, Rules};
+use saggar_supervisor::egress::HostAnswer;
 use tokio::time::MissedTickBehavior;
 
+use crate::ask::{Once, why};
 use crate::record::Record;
 use crate::session::Shared;
 
@@ -16,15 +19,55 @@ const LOOKS: u32 = 4;
 
 pub(crate) struct Link {
     session: Arc<Shared>,
+    /// The sandbox's end.
+    client: SocketAddr,
     /// Grows whenever bytes move.
     movement: AtomicU64,
     /// Requests and tunnels that go on. At most as many as HTTP/2 streams are allowed.
     records: Mutex<Vec<Weak<Record>>>,
+    asked: Mutex<Asked>,
+}
+
+/// What was asked for this connection.
+#[derive(Default)]
+struct Asked {
+    /// What a person allowed for it alone; at most one for each host.
+    once: Vec<Arc<Once>>,
+    /// Why the last question wasn't answered with yes.
+    denied: Option<(Destination, HostAnswer)>,
 }
 
 impl Link {
-    pub fn new(session: Arc<Shared>) -> Arc<Self> {
-        Arc::new(Self { session, movement: AtomicU64::new(0), records: Mutex::default() })
+    pub fn new(session: Arc<Shared>, client: SocketAddr) -> Arc<Self> {
+        let (records, asked) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { session, client, movement: AtomicU64::new(0), records, asked })
+    }
+
+    pub fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Holds what was allowed for this connection, until it ends.
+    pub fn keep(&self, once: Arc<Once>) {
+        self.asked().once.push(once);
+    }
+
+    pub fn explain(&self, to: &Destination, answer: HostAnswer) {
+        self.asked().denied = Some((to.clone(), answer));
+    }
+
+    /// A refusal, with what came of the question about it.
+    pub fn explained(&self, to: &Destination, mut refusal: Refusal) -> Refusal {
+        if let Some((asked, answer)) = &self.asked().denied
+            && asked == to
+        {
+            refusal.message = format!("{}, {}", refusal.message, why(*answer));
+        }
+        refusal
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn session(&self) -> &Arc<Shared> {

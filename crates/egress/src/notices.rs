@@ -1,5 +1,8 @@
 //! What a session tells its supervisor beside decisions.
 
+use std::net::SocketAddr;
+
+use saggar_domain::net::Destination;
 use saggar_supervisor::egress::FromEgress;
 use tokio::sync::mpsc;
 
@@ -16,6 +19,12 @@ pub(crate) fn notices() -> (Notices, mpsc::Receiver<FromEgress>) {
 }
 
 impl Notices {
+    /// Whether the question could be put.
+    pub fn question(&self, question: u64, to: &Destination, client: SocketAddr) -> bool {
+        let (host, port) = (to.host.to_string(), to.port);
+        self.0.try_send(FromEgress::Question { question, host, port, client }).is_ok()
+    }
+
     /// Called at most once in a session.
     pub fn recording_failed(&self, reason: String) {
         // The session is over, or its supervisor reads nothing at all.

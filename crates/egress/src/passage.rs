@@ -20,7 +20,7 @@ use crate::recording::ConnectionKind;
 use crate::refuse::Page;
 use crate::replay::Replay;
 use crate::resolve::{DialError, Dialed};
-use crate::{tls, tunnel};
+use crate::{ask, tls, tunnel};
 
 /// How long a program may be silent on a denied port that is neither 80 nor 443. In many protocols the server speaks first, and the
 /// program would wait for it; it can be shown no page, so it should learn soon.
@@ -69,6 +69,7 @@ pub(crate) async fn serve(link: Arc<Link>, client: Client, to: Destination) {
 /// Decides. Where no page could be shown later, because neither TLS nor HTTP is expected, the server is dialled now.
 pub(crate) async fn open(link: &Arc<Link>, to: Destination) -> Result<Opening, Page> {
     let to = Arc::new(to);
+    ask::settle(link, &to).await;
     let way = match link.session().rules().connection(&to) {
         Passage::Denied(_) | Passage::Inspect => Way::Requests,
         // What passes unread can't be recorded or replayed.
@@ -369,7 +370,7 @@ fn unreadable(link: &Arc<Link>, to: &Arc<Destination>, error: &PeekError) {
 /// The end of a connection in which nothing can be shown. What the rules say is the better reason, if they deny it.
 fn refuse(link: &Arc<Link>, to: &Arc<Destination>, otherwise: Refusal) {
     let refusal = match link.session().rules().connection(to) {
-        Passage::Denied(refusal) => refusal,
+        Passage::Denied(refusal) => link.explained(to, refusal),
         Passage::Inspect | Passage::Tunnel { .. } | Passage::Raw { .. } => otherwise,
     };
     Record::new(link, Arc::clone(to), Asked::Connection(Protocol::Tcp)).deny(&refusal);

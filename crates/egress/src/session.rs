@@ -9,13 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use saggar_domain::Problem;
-use saggar_domain::net::{NetDecision, Rules};
+use saggar_domain::net::{NetDecision, Rule, Rules};
 use saggar_domain::secret::Grant;
-use saggar_supervisor::egress::FromEgress;
+use saggar_supervisor::egress::{FromEgress, HostAnswer};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::ask::{ANSWERED_MAX, Questions};
 use crate::budget::Budgets;
 use crate::ca::{Ca, CaError};
 use crate::decisions::{Decisions, Outbox, queue};
@@ -74,6 +75,8 @@ pub(crate) struct Shared {
     tape: OnceLock<Tape>,
     /// Refusals that are being delivered, and not reported yet.
     pub refusing: watch::Sender<usize>,
+    /// The same, if someone answers questions.
+    questions: OnceLock<Questions>,
     pub connections: Arc<Semaphore>,
     /// Room for bodies that are read whole, in bytes.
     pub signed_bodies: Arc<Semaphore>,
@@ -84,6 +87,8 @@ struct Boundary {
     /// Without the hosts that secrets are bound to.
     rules: Rules,
     secrets: Arc<Secrets>,
+    /// What a person allowed when asked.
+    answered: Vec<Rule>,
 }
 
 /// Offers a server what the client speaks, so that most exchanges need no translation.
@@ -99,7 +104,7 @@ impl Session {
         let (notices, heard) = notices();
         let shared = Shared {
             rules: watch::Sender::new(Arc::new(setup.rules.clone())),
-            boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default() }),
+            boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default(), answered: Vec::new() }),
             budgets: Budgets::new(&setup.limits),
             ca: Ca::new(provider)?,
             upstream_tls: client_configs(&setup.roots)?,
@@ -110,6 +115,7 @@ impl Session {
             notices,
             tape: OnceLock::new(),
             refusing: watch::Sender::new(0),
+            questions: OnceLock::new(),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
             signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
@@ -156,6 +162,17 @@ impl Session {
 
     fn set_tape(&self, tape: Tape) -> io::Result<()> {
         self.shared.tape.set(tape).map_err(|_| io::Error::other("the session has a recording already"))
+    }
+
+    /// Asks about hosts that no rule allows, from now on. Call it before anything is served.
+    pub fn ask(&self) {
+        self.shared.questions.get_or_init(Questions::default);
+    }
+
+    pub fn answer(&self, question: u64, answer: HostAnswer) {
+        if let Some(questions) = self.shared.questions() {
+            questions.answer(&self.shared, question, answer);
+        }
     }
 
     /// The next message for the supervisor that is no decision. May be cancelled at any time.
@@ -262,7 +279,10 @@ impl Shared {
     }
 
     fn put_in_force(&self, boundary: &Boundary) {
-        let rules = boundary.rules.clone().with_bound(boundary.secrets.rules());
+        let rules = boundary.rules.clone();
+        // Both fit together, or the answer was not taken.
+        let rules = rules.clone().with_allowed(&boundary.answered).unwrap_or(rules);
+        let rules = rules.with_bound(boundary.secrets.rules());
         self.rules.send_replace(Arc::new(rules));
     }
 
@@ -272,6 +292,34 @@ impl Shared {
 
     pub fn rules_changes(&self) -> watch::Receiver<Arc<Rules>> {
         self.rules.subscribe()
+    }
+
+    pub fn questions(&self) -> Option<&Questions> {
+        self.questions.get()
+    }
+
+    /// Adds a rule that a person gave. Returns whether there was room for it.
+    pub fn allow(&self, rule: Rule) -> bool {
+        let mut boundary = self.boundary();
+        if boundary.answered.len() >= ANSWERED_MAX {
+            return false;
+        }
+        boundary.answered.push(rule);
+        let fits = boundary.rules.clone().with_allowed(&boundary.answered).is_ok();
+        if !fits {
+            boundary.answered.pop();
+        }
+        self.put_in_force(&boundary);
+        fits
+    }
+
+    /// Takes one such rule away. Connections that only it allowed are cut.
+    pub fn withdraw(&self, rule: &Rule) {
+        let mut boundary = self.boundary();
+        if let Some(index) = boundary.answered.iter().rposition(|answered| answered == rule) {
+            boundary.answered.remove(index);
+            self.put_in_force(&boundary);
+        }
     }
 
     pub fn recorder(&self) -> Option<&Arc<Recorder>> {

@@ -72,6 +72,9 @@ pub struct RunArguments {
     /// terminal, a terminal of the program's own]
     #[arg(long, value_name = "none|FILE|-")]
     pub stdin: Option<OsString>,
+    /// With --net proxied: ask on the terminal about hosts that no rule allows
+    #[arg(long)]
+    pub ask: bool,
     /// With --net proxied: write every request and its answer to a new file, without credentials; hosts are inspected
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     pub record: Option<PathBuf>,

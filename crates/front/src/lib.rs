@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod ask;
 mod doctor;
 mod events;
 pub mod joint;

@@ -8,14 +8,14 @@ use saggar_domain::{
     Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, PolicyHash, Problem,
     Spec, Tier,
 };
-use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, policy_hash, reap};
+use saggar_sandbox::{Asker, DataDirectory, Ids, Job, Question, Report, Signals, policy_hash, reap};
 
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};
 use crate::joint::{Joint, Wish};
 use crate::outcome::{OUR_FAILURE, exit_status, has_run, print_json, print_notes, problem_text};
 use crate::terminal::{self, HandedOver};
-use crate::{recording, secrets, spec_file, streams};
+use crate::{ask, recording, secrets, spec_file, streams};
 
 /// SIGHUP, SIGINT, SIGQUIT and SIGTERM cancel; SIGWINCH reports a new terminal size. While SIGTTIN and SIGTTOU are
 /// blocked, a terminal that belongs to another job returns an error instead of stopping us, so the deadline stays
@@ -66,7 +66,7 @@ pub fn misused(complaint: &str) -> ExitCode {
 }
 
 fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&Signals, String>) -> ExecResult {
-    let spec = spec_file::resolve(&arguments);
+    let spec = spec_file::resolve(&arguments).and_then(|spec| ask::with_answers(spec, &arguments));
     let wants_record = arguments.json || arguments.events.is_some();
     // Only a result as JSON and events have it. To hash takes longer than one would think: the first hash asks the processor what it
     // can do, and in a virtual machine the hypervisor answers that.
@@ -100,6 +100,8 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         Err(problem) => Report::not_started(ExecStatus::Refused, problem),
         Ok((spec, data, terminal, streams, tape, secrets, signals)) => {
             reap(&data);
+            let mut desk = arguments.ask.then(|| ask::Desk::new(&spec, &data, signals));
+            let mut ask = desk.as_mut().map(|desk| |question: &Question<'_>| desk.ask(question));
             let job = Job {
                 spec,
                 program: arguments.program.into_iter().map(OsStringExt::into_vec).collect(),
@@ -110,6 +112,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 keeps_changes: true,
                 tape,
                 secrets,
+                asks: ask.as_mut().map(|ask| Asker(ask)),
                 signals,
             };
             let mut terminal = terminal.map(HandedOver::begin);

@@ -5,6 +5,7 @@
 
 mod acting;
 mod allocator;
+mod answers;
 mod borrowed;
 mod changes;
 mod data;
@@ -33,6 +34,7 @@ mod template;
 mod trail;
 
 pub use allocator::Allocator;
+pub use answers::Answers;
 pub use changes::{
     Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Hidden, Kind, Name, Skipped, Wanted, is_plain,
 };
@@ -47,6 +49,7 @@ pub use report::Report;
 pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_jail::{Rule, Signals};
-pub use saggar_supervisor::egress::{Tape, upstream_of_the_host};
+pub use saggar_supervisor::egress::{HostAnswer, Tape, upstream_of_the_host};
+pub use saggar_supervisor::{Asker, Question};
 pub use supervise::{SUPERVISE, supervise};
 pub use trail::held_for;

@@ -15,7 +15,7 @@ use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
 use saggar_supervisor::egress::{Network, SecretFiles, Tape};
-use saggar_supervisor::{Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
+use saggar_supervisor::{Asker, Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
 use crate::data::DataDirectory;
@@ -58,6 +58,8 @@ pub struct Job<'a> {
     pub tape: Option<Tape>,
     /// Files with the secrets of the spec. Only the egress process reads them.
     pub secrets: Vec<OwnedFd>,
+    /// Who answers questions about hosts that no rule allows. Without one, nothing is asked.
+    pub asks: Option<Asker<'a>>,
     /// The signals that cancel, already blocked.
     pub signals: &'a Signals,
 }
@@ -70,8 +72,8 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
         NetworkMode::Proxied => {
             let names = job.spec.secrets.iter().map(|used| used.name.clone()).collect();
             let secrets = SecretFiles::new(names, std::mem::take(&mut job.secrets));
-            let rules = job.spec.egress.clone();
-            Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets).map(Some).map_err(not_made)
+            let (rules, asks) = (job.spec.egress.clone(), job.asks.is_some());
+            Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets, asks).map(Some).map_err(not_made)
         }
         NetworkMode::None | NetworkMode::Host => Ok(None),
     };
@@ -197,7 +199,7 @@ impl Prepared {
         group: &mut Option<Group>,
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
-        let Job { mut spec, program, streams, terminal, terminal_name, tape, signals, .. } = job;
+        let Job { mut spec, program, streams, terminal, terminal_name, tape, mut asks, signals, .. } = job;
         if let Some(network) = &network {
             let pairs = spec.secrets.iter().zip(network.placeholders());
             let placeholders = pairs.filter_map(|(used, text)| Some((used.env.as_ref()?.to_string(), text.clone())));
@@ -243,8 +245,9 @@ impl Prepared {
             NetworkMode::Proxied | NetworkMode::Host => None,
         };
         let memory_bytes = spec.limits.memory.value.bytes();
+        let asker = asks.as_mut().map(|asker| Asker(&mut *asker.0));
         let attendance =
-            Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, network };
+            Attendance { jailed, channel, exec: ONLY_EXEC, deadline, memory_bytes, signals, streams, network, asker };
         let mut denials = Denials::default();
         let outcome = attendance.run(&mut |observation| match observation {
             Observation::Started => observe(EventBody::Start { program: program_name.clone() }),

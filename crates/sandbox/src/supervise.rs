@@ -102,7 +102,7 @@ impl Supervised {
         let mut network = match spec.network {
             NetworkMode::Proxied => {
                 let source = Box::new(ServiceSocket::in_directory(&data)?);
-                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), SecretFiles::default())?)
+                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), SecretFiles::default(), false)?)
             }
             NetworkMode::None | NetworkMode::Host => None,
         };

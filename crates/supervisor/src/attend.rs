@@ -6,6 +6,7 @@
 //! dies or breaks the protocol (kill PID 1); the program can't be started (`Failed`). Each ends with the same reaping.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,10 @@ use rustix::process::{Signal, pidfd_send_signal};
 use saggar_guest::{End, ExecId, FailStage, FromGuest, PROTOCOL, STDIN_WINDOW, SignalScope, Stream, ToGuest};
 use saggar_jail::{Jailed, Reaped, Rule, Signals};
 
+use crate::caller;
 use crate::channel::{Channel, Incoming};
 use crate::deadline::{Action, Cause, Deadline};
-use crate::egress::{Network, Told};
+use crate::egress::{FromEgress, HostAnswer, Network, Told};
 use crate::sink::Sink;
 use crate::watch::{Observation, Watch};
 
@@ -94,6 +96,28 @@ pub struct Attendance<'a> {
     pub streams: Streams,
     /// The sandbox's network, if it is proxied.
     pub network: Option<&'a mut Network>,
+    /// Who answers its questions.
+    pub asker: Option<Asker<'a>>,
+}
+
+/// Asks a person. It waits for the answer, and while it does, the program's output is held and it gets no input.
+pub struct Asker<'a>(pub &'a mut dyn FnMut(&Question<'_>) -> HostAnswer);
+
+impl std::fmt::Debug for Asker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Asker")
+    }
+}
+
+/// A host that no rule allows.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// As the program calls itself.
+    pub program: Option<&'a str>,
+    pub host: &'a str,
+    pub port: u16,
+    /// When the program's time is over.
+    pub deadline: Instant,
 }
 
 impl Attendance<'_> {
@@ -109,6 +133,8 @@ impl Attendance<'_> {
             signals: self.signals,
             streams: self.streams,
             network: self.network,
+            asker: self.asker,
+            until: self.deadline,
             stdin_credit: STDIN_WINDOW,
             end: None,
             is_greeted: false,
@@ -144,6 +170,8 @@ struct Attendant<'a> {
     signals: &'a Signals,
     streams: Streams,
     network: Option<&'a mut Network>,
+    asker: Option<Asker<'a>>,
+    until: Instant,
     stdin_credit: usize,
     end: Option<Ending>,
     is_greeted: bool,
@@ -339,13 +367,30 @@ impl Attendant<'_> {
 
     /// Takes what the egress process says, a bounded number of messages at a time.
     fn hear_network(&mut self, observe: &mut dyn FnMut(Observation)) {
-        let Some(network) = &mut self.network else { return };
         for _ in 0..DECISIONS_PER_ROUND {
+            let Some(network) = &mut self.network else { return };
             match network.hear(Instant::now()) {
+                Some(Told::Message(FromEgress::Question { question, host, port, client })) => {
+                    let answer = self.put(&host, port, client);
+                    if let Some(session) = self.network.as_mut().and_then(|network| network.session()) {
+                        session.answer_question(question, answer);
+                    }
+                }
                 Some(told) => note(told, observe),
                 None => return,
             }
         }
+    }
+
+    fn put(&mut self, host: &str, port: u16, client: SocketAddr) -> HostAnswer {
+        let Some(asker) = &mut self.asker else { return HostAnswer::NoTerminal };
+        self.streams.pass_on();
+        // A question inside of a sequence would be read as a part of it. The terminal isn't being read.
+        if self.end.is_some() || self.streams.stdout.is_cut() || self.streams.stderr.is_cut() {
+            return HostAnswer::TooLate;
+        }
+        let program = caller::name(self.pid.as_raw_nonzero().get(), client);
+        (asker.0)(&Question { program: program.as_deref(), host, port, deadline: self.until })
     }
 
     fn obey(&mut self) -> io::Result<()> {

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod attend;
+mod caller;
 mod channel;
 pub mod control;
 mod deadline;
@@ -19,7 +20,7 @@ mod sink;
 mod unreached;
 mod watch;
 
-pub use attend::{Attendance, Ending, ExecOutcome, Streams};
+pub use attend::{Asker, Attendance, Ending, ExecOutcome, Question, Streams};
 pub use channel::Channel;
 pub use ending::describe_ending;
 pub use escape::EscapeFilter;

@@ -42,6 +42,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
         signals: &signals,
         streams: Streams { stdin: None, stdout: Sink::keep(100), stderr: Sink::keep(100), terminal: None },
         network: None,
+        asker: None,
     };
     let start = Instant::now();
     let outcome = attendance.run(&mut |_| {}).expect("it can be attended");

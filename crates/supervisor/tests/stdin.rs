@@ -43,6 +43,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
         signals: &signals,
         streams: Streams { stdin: Some(stdin), stdout: Sink::keep(0), stderr: Sink::keep(0), terminal: None },
         network: None,
+        asker: None,
     };
     let claims = std::thread::spawn(|| claim(theirs));
     attendance.run(&mut |_| {}).expect("it can be attended");

@@ -18,7 +18,7 @@ use crate::net::path::{LOOKALIKE, has_lookalike, segments};
 use crate::net::pattern::{HostPattern, is_internal};
 use crate::net::refusal::{Refusal, RuleRef};
 use crate::net::remedy;
-use crate::net::rule::{Match, Scheme};
+use crate::net::rule::{Match, Rule, Scheme};
 use crate::net::spec::EgressDraft;
 use crate::problem::Problem;
 
@@ -91,6 +91,13 @@ impl Rules {
     pub fn with_own_addresses(mut self, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         self.own.extend(addresses);
         self
+    }
+
+    /// Adds allow rules that a person gave while the sandbox ran.
+    pub fn with_allowed(self, more: &[Rule]) -> Result<Self, Problem> {
+        let mut draft = self.draft.clone();
+        draft.allow.extend(more.iter().cloned());
+        Ok(Self::new(draft)?.with_own_addresses(self.own))
     }
 
     pub fn draft(&self) -> &EgressDraft {

@@ -67,6 +67,9 @@ impl Accepted {
         };
         let (session, decisions) = Session::open(setup).map_err(broken)?;
         session.bind(grants)?;
+        if open.asks {
+            session.ask();
+        }
         let controls = Controls::new(session.handle(), setting.clone(), open.egress, open.upstream.own);
         Ok(Self { session, decisions, placeholders, controls: Arc::new(controls) })
     }
@@ -112,10 +115,13 @@ async fn attend(
                     }
                     Incoming::Message(ToEgress::Record {}, files) => tape::record(&session, files)?,
                     Incoming::Message(ToEgress::Replay {}, files) => tape::replay(&session, files)?,
-                    Incoming::Message(ToEgress::Answer { .. }, _) => return Err(misused("nothing was asked")),
                     Incoming::Message(ToEgress::Settle {}, _) => {
                         settle(control, controls, decisions).await?;
                         FromEgress::Settled {}
+                    }
+                    Incoming::Message(ToEgress::Answer { question, answer }, _) => {
+                        session.answer(question, answer);
+                        continue;
                     }
                     Incoming::Message(ToEgress::Open(_), _) => return Err(misused("the session is open already")),
                     Incoming::Message(

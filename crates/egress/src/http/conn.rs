@@ -177,8 +177,10 @@ impl Conn {
             (Scheme::Http, _) => Protocol::Http,
             (Scheme::Https, _) => Protocol::Https,
         };
-        let denied = match self.to.as_ref().map(|to| self.link.session().rules().connection(to)) {
-            Some(Passage::Denied(refusal)) if !self.was_used.load(Ordering::Relaxed) => Some(refusal),
+        let denied = match self.to.as_ref().map(|to| (to, self.link.session().rules().connection(to))) {
+            Some((to, Passage::Denied(refusal))) if !self.was_used.load(Ordering::Relaxed) => {
+                Some(self.link.explained(to, refusal))
+            }
             _ => None,
         };
         let malformed = error.filter(|error| error.is_parse() || error.is_parse_too_large()).map(|error| {

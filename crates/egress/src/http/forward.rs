@@ -21,11 +21,11 @@ use crate::http::conn::{Conn, Mode, Next};
 use crate::http::interim::Interim;
 use crate::http::upstream::{self, Lease, Obtained, Sender, broken};
 use crate::http::{headers, replayed, upgrade};
-use crate::passage;
 use crate::record::{Asked, Record, Spent};
 use crate::recording::{ConnectionKind, Exchange};
 use crate::refuse::{Page, Reader};
 use crate::secret::{self, Patterns};
+use crate::{ask, passage};
 
 /// What is read of a refused request's body, so that the answer isn't lost in a reset.
 const DRAINED_MAX: usize = 1024 * 1024;
@@ -68,6 +68,10 @@ pub(crate) async fn handle(conn: Arc<Conn>, mut request: Request<Incoming>) -> R
     };
     if let Mode::Show(page) = &conn.mode {
         return Ok(refused(&conn, page, reader, parts.headers.contains_key(EXPECT), body));
+    }
+    // A proxy's requests name their destination; the others were asked about when they connected.
+    if conn.to.is_none() && fault.is_none() {
+        ask::settle(&conn.link, &to).await;
     }
     let protocol = match conn.scheme {
         Scheme::Http => Protocol::Http,
@@ -117,7 +121,7 @@ fn decide(conn: &Conn, rules: &Rules, to: &Destination, parts: &Parts, is_websoc
     check::framing(parts, &conn.framing)?;
     if let Passage::Denied(refusal) = rules.connection(to) {
         // TLS would be refused too.
-        return Err(Page::denied(refusal));
+        return Err(Page::denied(conn.link.explained(to, refusal)));
     }
     if conn.scheme == Scheme::Http && rules.wire(to) == Wire::Tls {
         let message = format!("plain HTTP to {to}, where TLS is expected");

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test helper may panic")]
 
+mod asking;
 mod changes;
 mod client;
 mod curl;

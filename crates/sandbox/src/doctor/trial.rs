@@ -54,6 +54,7 @@ impl<'a> Trials<'a> {
                 wants_usage: true,
                 keeps_changes: false,
                 tape: None,
+                asks: None,
                 signals: &signals,
             };
             Ok(run(self.data, &Ids::generate()?, job, &mut |_| {}))

@@ -51,9 +51,15 @@ pub enum ToEgress {
 pub enum HostAnswer {
     /// The connections that wait for this answer, and no later ones.
     AllowOnce,
-    /// This host and port, for the rest of the session.
+    /// This host, for the rest of the session.
     AllowHost,
     Deny,
+    /// Nobody can be asked.
+    NoTerminal,
+    /// Too many questions came within a short time.
+    TooMany,
+    /// Nobody answered.
+    TooLate,
 }
 
 /// Replaces all secrets of a sandbox's session.

@@ -54,6 +54,8 @@ pub struct Network {
     kept: Option<Kept>,
     /// Whether it is recorded, or answered from a recording. Another session would not be.
     is_taped: bool,
+    /// Whether someone answers questions.
+    asks: bool,
     source: Box<dyn Source>,
 }
 
@@ -127,9 +129,10 @@ impl Network {
         sandbox_id: SandboxId,
         rules: EgressDraft,
         secrets: SecretFiles,
+        asks: bool,
     ) -> Result<Self, Problem> {
         let mut session = source.connect()?;
-        open(&mut session, &sandbox_id, &rules, &secrets, 0)?;
+        open(&mut session, &sandbox_id, &rules, &secrets, 0, asks)?;
         let state = State::Opening { session, until: Instant::now() + OPENING };
         Ok(Self {
             source,
@@ -140,6 +143,7 @@ impl Network {
             secrets,
             kept: None,
             is_taped: false,
+            asks,
             state,
         })
     }
@@ -315,7 +319,7 @@ impl Network {
     fn reopen(&mut self) -> Result<Session, Problem> {
         let mut session = self.source.connect()?;
         self.generation += 1;
-        open(&mut session, &self.sandbox_id, &self.rules, &self.secrets, self.generation)?;
+        open(&mut session, &self.sandbox_id, &self.rules, &self.secrets, self.generation, self.asks)?;
         Ok(session)
     }
 
@@ -376,6 +380,7 @@ fn open(
     rules: &EgressDraft,
     secrets: &SecretFiles,
     generation: u32,
+    asks: bool,
 ) -> Result<(), Problem> {
     let SecretFiles { names, files, placeholders } = secrets;
     for file in files {
@@ -388,7 +393,7 @@ fn open(
         egress: rules.clone(),
         upstream: upstream::of_the_host()?,
         generation,
-        asks: false,
+        asks,
         secrets: names.clone(),
         placeholders: placeholders.clone(),
     };
@@ -444,7 +449,7 @@ mod tests {
         let peers = Peers::default();
         let source = Box::new(Scripted { peers: Rc::clone(&peers), tries });
         let sandbox = SandboxId::parse("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
-        let mut network = Network::begin(source, sandbox, draft("one.test"), SecretFiles::default()).unwrap();
+        let mut network = Network::begin(source, sandbox, draft("one.test"), SecretFiles::default(), false).unwrap();
         let counts = GateCounts { tcp: 0, proxy: 0, dns_udp: 0, dns_tcp: 0 };
         network.kept = Some(Kept { counts, gates: Vec::new(), files: TrustFiles(Vec::new()) });
         let State::Opening { session, .. } = std::mem::replace(&mut network.state, State::Closed) else { panic!() };
