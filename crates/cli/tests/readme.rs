@@ -41,6 +41,7 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ),
     ("--allow", &["methods_and_paths_are_decided_per_request_inside_tls"]),
     ("--deny", &["results_and_events_say_what_was_decided"]),
+    ("--ask", &["a_question_names_program_and_host_and_each_answer_does_what_it_says"]),
     ("--record", &["what_was_recorded_is_answered_again_without_a_network"]),
     ("--replay", &["what_was_not_recorded_is_refused_with_what_is_nearest"]),
     ("--secret", &["the_usual_clients_use_a_secret_that_they_never_see"]),
