@@ -93,7 +93,7 @@ impl Sandboxes {
         }
         self.inner.makers.sweep().map_err(list)?;
         self.reap().await;
-        if let Err(problem) = self.inner.egress.adopt(is_proxied).await {
+        if let Err(problem) = self.inner.egress.adopt(is_proxied && self.inner.launcher.needs_egress()).await {
             // Tried again with the next proxied sandbox. Those that exist have no network until then.
             tracing::error!(error = %problem, "starting the egress process failed");
         }

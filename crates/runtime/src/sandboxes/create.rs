@@ -267,7 +267,7 @@ impl Sandboxes {
         terms: Terms,
         is_pooled: bool,
     ) -> Result<Description, StartError> {
-        if spec.network == Some(NetworkMode::Proxied) {
+        if spec.network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
             self.inner.egress.ensure().await.map_err(StartError::Refused)?;
         }
         let _turn = self.inner.making.acquire().await.expect("this semaphore is never closed");

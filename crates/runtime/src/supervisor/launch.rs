@@ -19,6 +19,11 @@ const NAME: &str = "saggar";
 pub trait Launcher: std::fmt::Debug + Send + Sync {
     /// Starts one. It reads from `stdin` what to hold, and answers there once, when the sandbox is there or can't be.
     fn launch(&self, stdin: OwnedFd) -> io::Result<Box<dyn Launched>>;
+
+    /// Whether its supervisors connect to the server's egress process.
+    fn needs_egress(&self) -> bool {
+        true
+    }
 }
 
 /// A supervisor that was started, as its parent sees it. Dropped, it lives on.

@@ -351,6 +351,10 @@ impl Host {
 }
 
 impl Launcher for Host {
+    fn needs_egress(&self) -> bool {
+        false
+    }
+
     fn launch(&self, stdin: OwnedFd) -> io::Result<Box<dyn Launched>> {
         let behaviour = self.inner.next.lock().expect("ours").pop_front().unwrap_or(Behaviour::Good);
         if behaviour == Behaviour::CannotBeStarted {
