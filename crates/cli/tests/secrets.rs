@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use harness::{Done, Place, feed, finish};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const WORLD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/network/world.py");
@@ -253,6 +254,23 @@ fn the_value_is_in_the_egress_process_and_nowhere_else() {
         assert!(!holds(&std::fs::read(&file).expect("ours")), "{file:?}");
     }
     assert!(!rest.contains(CANARY) && !done.stderr.contains(CANARY));
+}
+
+#[test]
+fn a_new_egress_process_has_the_same_secrets() {
+    let place = Place::new();
+    let fetch = "curl -sS -m 5 --retry 30 --retry-all-errors --retry-delay 1 -o /dev/null";
+    let script = format!("echo $API_KEY; echo ready; read line; {fetch} https://good.test/again; echo $API_KEY");
+    let mut child = start(&place, &["--secret", "API_KEY=canary", "--allow", "good.test"], &script);
+    let mut output = wait_ready(&mut child);
+    let (_, egress) = processes(&child);
+    kill_process(Pid::from_raw(egress).expect("not zero"), Signal::KILL).expect("ours");
+    feed(&mut child, b"go\n");
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("text");
+    let done = finish(child);
+    assert_eq!(seen(&place), [format!("GET /again Bearer {CANARY}")], "{rest} {done:?}");
+    assert!(rest.starts_with("sk-saggar-") && !rest.contains(CANARY), "{rest} {done:?}");
 }
 
 #[test]

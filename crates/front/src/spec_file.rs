@@ -67,7 +67,9 @@ pub fn read(path: &Path) -> Result<Draft, Problem> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(&text)
             .map_err(|error| fail(format!("is not a spec: {}", error.to_string().trim_end()), HELP)),
-        Some("json") => serde_json::from_str(&text).map_err(|error| fail(format!("is not a spec: {error}"), HELP)),
+        Some("json") => {
+            serde_json::from_slice(text.as_bytes()).map_err(|error| fail(format!("is not a spec: {error}"), HELP))
+        }
         _ => Err(fail("is neither .toml nor .json".to_owned(), "use the extension .toml or .json")),
     }
 }
