@@ -65,7 +65,7 @@ pub use saggar_domain::{
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network,
-    Ports, Sandbox, SandboxLimits, SandboxList, SandboxSpec, States,
+    Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec, States,
 };
 pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};

@@ -1,6 +1,7 @@
 //! Sandboxes: the request, the description, and how one ended.
 
 use saggar_domain::net::{EgressDraft, Rule};
+use saggar_domain::secret::SecretUse;
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
     ProjectId, SandboxId, SandboxState, Spec, TemplateName, Tier, Timeout, User,
@@ -50,6 +51,10 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "EgressDraft::is_empty")]
     #[schema(value_type = schema::EgressShape)]
     pub egress: EgressDraft,
+    /// Secrets of the project that its requests use, with network mode `proxied`. Programs get placeholders.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::SecretUseShape>, max_items = 64)]
+    pub secrets: Vec<SecretUse>,
     /// The user that programs run as, unless an exec sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
@@ -69,6 +74,7 @@ impl CreateSandbox {
             user: self.user,
             network: Some(self.network.0),
             egress: self.egress,
+            secrets: self.secrets,
             limits: self.limits.into(),
             ..Draft::default()
         }
@@ -105,7 +111,6 @@ impl TryFrom<Draft> for CreateSandbox {
             ("protect", !protect.is_empty()),
             ("mounts", !mounts.is_empty()),
             ("cwd", cwd.is_some()),
-            ("secrets", !secrets.is_empty()),
             ("timeout", timeout.is_some()),
             ("strict", strict.is_some()),
         ];
@@ -122,6 +127,7 @@ impl TryFrom<Draft> for CreateSandbox {
             limits: SandboxLimits { memory, cpus, pids, disk, files, output },
             network: network.map(Network).unwrap_or_default(),
             egress,
+            secrets,
             user,
             ..Self::default()
         })
@@ -233,6 +239,23 @@ impl EffectiveEgress {
     }
 }
 
+/// A secret that a sandbox uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxSecret {
+    /// The secret's name.
+    pub name: String,
+    /// The variable that holds the placeholder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub env: Option<String>,
+}
+
+impl From<SecretUse> for SandboxSecret {
+    fn from(used: SecretUse) -> Self {
+        Self { name: used.name.to_string(), env: used.env.map(|variable| variable.to_string()) }
+    }
+}
+
 /// Access to the ports of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
@@ -332,6 +355,10 @@ pub struct SandboxSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub egress: Option<EffectiveEgress>,
+    /// Secrets that its requests use; absent without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(nullable = false)]
+    pub secrets: Vec<SandboxSecret>,
     /// The user that programs run as.
     #[schema(value_type = schema::SandboxUser)]
     pub user: User,
@@ -350,6 +377,7 @@ impl SandboxSpec {
             network: spec.network,
             network_managed: spec.network != NetworkMode::Host,
             egress: EffectiveEgress::of(&spec.egress, spec.network),
+            secrets: spec.secrets.into_iter().map(SandboxSecret::from).collect(),
             user: spec.user,
             limits: EffectiveLimits::from(&spec.limits),
         })

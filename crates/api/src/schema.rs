@@ -112,6 +112,21 @@ pub struct EgressShape {
     deny: Vec<String>,
 }
 
+/// A secret that a sandbox uses.
+// Deserialize only for the attribute, which the document shows too.
+#[derive(serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = SecretUse)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct SecretUseShape {
+    /// The secret's name.
+    #[schema(value_type = SecretName)]
+    name: String,
+    /// The variable that holds the placeholder. Without one, requests get the value all the same.
+    #[schema(pattern = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", example = "OPENAI_API_KEY")]
+    env: Option<String>,
+}
+
 /// Which requests a secret is for, and where in them its value goes. A binding allows nothing: the network rules decide.
 #[derive(ToSchema)]
 #[schema(as = SecretBinding)]

@@ -41,6 +41,9 @@ pub enum Fault {
     /// A shared resource is temporarily unavailable: nothing was done.
     #[error("{what}")]
     Busy { what: String, retry_after: Duration },
+    /// The request names a secret that doesn't exist in the project.
+    #[error("{0}")]
+    NoSuchSecret(Problem),
     /// The request is invalid or not allowed.
     #[error("{0}")]
     Refused(Problem),

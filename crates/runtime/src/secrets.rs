@@ -9,6 +9,7 @@
 //! A value is in this process only while a request is served. It is never logged, returned or stored in the clear, and a
 //! sandbox gets a placeholder instead. The keys are in a file outside of the data directory.
 
+mod bind;
 mod check;
 mod key_file;
 mod manage;
@@ -16,6 +17,7 @@ mod rekey;
 mod seal;
 mod vault;
 
+pub(crate) use bind::Resolved;
 pub(crate) use check::Opener;
 pub use key_file::{KeyFault, KeyFile};
 pub use manage::{SECRETS, SetSecret, Written};

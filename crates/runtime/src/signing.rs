@@ -66,6 +66,11 @@ impl SigningKey {
         Signature(URL_SAFE_NO_PAD.encode(self.mac(words).finalize().into_bytes()))
     }
 
+    /// 32 bytes that only this key and these words give, and that tell nothing about either.
+    pub(crate) fn derive(&self, words: &[&str]) -> [u8; 32] {
+        self.mac(words).finalize().into_bytes().into()
+    }
+
     /// Whether a signature is valid for these words. Takes constant time.
     pub fn verify(&self, words: &[&str], signature: &str) -> bool {
         URL_SAFE_NO_PAD.decode(signature).is_ok_and(|bytes| self.mac(words).verify_slice(&bytes).is_ok())

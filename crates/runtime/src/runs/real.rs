@@ -210,6 +210,7 @@ fn not_begun(fault: &Fault) -> Report {
         Fault::NotFound { .. }
         | Fault::Ended { .. }
         | Fault::IdempotencyMismatch
+        | Fault::NoSuchSecret(_)
         | Fault::Refused(_)
         | Fault::File(_)
         | Fault::PortClosed { .. }

@@ -97,7 +97,21 @@ impl Sandboxes {
             // Tried again with the next proxied sandbox. Those that exist have no network until then.
             tracing::error!(error = %problem, "starting the egress process failed");
         }
+        self.bind_adopted().await?;
         Ok(found)
+    }
+
+    /// What changed while no server ran, and what a server didn't come to before it died.
+    async fn bind_adopted(&self) -> Result<(), Fault> {
+        for (id, row) in self.live_rows().await? {
+            if !row.asked.spec.secrets.is_empty()
+                && let Err(fault) = self.bind_again(&id).await
+            {
+                // It keeps what it has. With the next change of a secret this is tried again.
+                tracing::error!(sandbox = %id, error = %fault, "giving a sandbox its secrets failed");
+            }
+        }
+        Ok(())
     }
 
     fn is_being_made(&self, row: &Sandbox) -> bool {

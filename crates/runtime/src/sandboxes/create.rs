@@ -21,6 +21,7 @@ use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
+use crate::secrets::Resolved;
 use crate::supervisor::{Connection, StartError, start};
 
 /// Suggested delay without free capacity: most sandboxes live for minutes, so a slot is free soon.
@@ -64,7 +65,11 @@ impl Sandboxes {
         let (this, project) = (self.clone(), permit.project().clone());
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
-            let plan = Plan::make(&this, &new)?;
+            let mut plan = Plan::make(&this, &new)?;
+            plan.secrets = match this.resolve_secrets(&project, &new.spec.secrets).await {
+                Ok(secrets) => secrets,
+                Err(fault) => return this.without_secret(project, idempotency, fault).await,
+            };
             let ready = plan.pool.and_then(|kind| this.inner.pool(kind).take());
             match ready {
                 Some(ready) => this.claim(project, new, plan, idempotency, ready).await,
@@ -96,11 +101,16 @@ impl Sandboxes {
         pass("create/row");
         let terms = plan.terms;
         let facts = self.facts(&id, &project, &new, terms);
-        let started = self.start_supervisor(&id, new.spec, terms, false).await;
+        let uses = new.spec.secrets.clone();
+        let started = match self.with_placeholders(&id, new.spec, &plan.secrets) {
+            Ok(spec) => {
+                self.start_supervisor(&id, spec, terms, false).await.map_err(|error| self.start_fault(&id, error))
+            }
+            Err(fault) => Err(fault),
+        };
         let description = match started {
             Ok(description) => description,
-            Err(error) => {
-                let fault = self.start_fault(&id, error);
+            Err(fault) => {
                 self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
                 // Leftovers of a dead supervisor are removed now, not in the next round.
                 self.reap().await;
@@ -109,6 +119,11 @@ impl Sandboxes {
         };
         pass("create/ready");
         let live = Arc::new(Live::new(facts, slot));
+        if let Err(fault) = self.bind_new(&id, &project, &uses).await {
+            self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
+            self.abandon(&live).await;
+            return Err(fault);
+        }
         self.acknowledge(live, row, &description).await
     }
 
@@ -137,7 +152,14 @@ impl Sandboxes {
         pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
         let egress = (ready.kind == PoolKind::Proxied).then(|| new.spec.egress.clone());
-        let claim = Op::Claim { terms: plan.terms, env: new.spec.env.clone().into_map(), egress };
+        let spec = match self.with_placeholders(&id, new.spec.clone(), &plan.secrets) {
+            Ok(spec) => spec,
+            Err(fault) => {
+                self.inner.pool(ready.kind).put(ready);
+                return Err(fault);
+            }
+        };
+        let claim = Op::Claim { terms: plan.terms, env: spec.env.into_map(), egress };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
             // It died while it waited: the client gets a newly created one.
@@ -154,11 +176,32 @@ impl Sandboxes {
         let inserted = self.store().insert_started_sandbox(row.clone(), idempotency, started_at, description.pid).await;
         pass("claim/row");
         match inserted {
-            Ok(Insertion::Inserted) => Ok(self.welcome(live, row, &description, started_at)),
+            Ok(Insertion::Inserted) => {
+                // After the row, so that a change of a secret finds this sandbox; and before anybody can use it.
+                if let Err(fault) = self.bind_new(&id, &project, &new.spec.secrets).await {
+                    self.write_end(&id, EndReason::StartFailed, Some(&fault)).await;
+                    self.abandon(&live).await;
+                    return Err(fault);
+                }
+                Ok(self.welcome(live, row, &description, started_at))
+            }
             other => {
                 self.abandon(&live).await;
                 Ok(self.instead(&project, other?).await?.expect("an insertion is matched above"))
             }
+        }
+    }
+
+    /// Without one of its secrets nothing is created; but a repeated request still gets its response.
+    async fn without_secret(
+        &self,
+        project: ProjectId,
+        idempotency: Option<Idempotency>,
+        fault: Fault,
+    ) -> Result<Created, Fault> {
+        match idempotency {
+            Some(idempotency) => self.earlier(&project, idempotency).await?.ok_or(fault),
+            None => Err(fault),
         }
     }
 
@@ -332,6 +375,7 @@ struct Plan {
     terms: Terms,
     /// The pool whose sandboxes fit.
     pool: Option<PoolKind>,
+    secrets: Resolved,
 }
 
 impl Plan {
@@ -360,10 +404,11 @@ impl Plan {
             NetworkMode::None | NetworkMode::Host => PoolKind::Plain,
         };
         let ordinary = Spec::resolve(kind.spec()).map_err(Fault::Refused)?;
-        // The environment and the rules are given to one that is ready as to any other.
-        let (env, egress) = (ordinary.env.clone(), ordinary.egress.clone());
-        let pool = (Spec { env, egress, ..spec } == ordinary).then_some(kind);
-        Ok(Self { policy_hash, terms: new.terms.check(sandboxes.ttl_max())?, pool })
+        // The environment, the rules and secrets are given to one that is ready as to any other.
+        let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
+        let pool = (Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
+        let terms = new.terms.check(sandboxes.ttl_max())?;
+        Ok(Self { policy_hash, terms, pool, secrets: Resolved::default() })
     }
 }
 

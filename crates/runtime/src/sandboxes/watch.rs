@@ -105,6 +105,12 @@ impl Sandboxes {
             },
             EventBody::Paused { .. } => self.write_state(live, event.seq, Change::Paused { at: now() }).await?,
             EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
+            // The new egress process has none of its secrets.
+            EventBody::NetworkRestored => {
+                if let Err(fault) = self.bind_again(&live.id).await {
+                    tracing::error!(sandbox = %live.id, error = %fault, "giving a sandbox its secrets failed");
+                }
+            }
             EventBody::Started { .. }
             | EventBody::Claimed
             | EventBody::ExecStarted { .. }
@@ -113,7 +119,6 @@ impl Sandboxes {
             | EventBody::Decision { .. }
             | EventBody::RulesReplaced { .. }
             | EventBody::NetworkLost
-            | EventBody::NetworkRestored
             | EventBody::Ending { .. }
             | EventBody::Unknown => {}
         }

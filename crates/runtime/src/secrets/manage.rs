@@ -5,6 +5,7 @@ use saggar_domain::secret::{Binding, SecretName, SecretValue};
 use saggar_store::{Removed, SecretRow, WhileUsed};
 
 pub use super::vault::Written;
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Kind, Permit};
 use crate::sandboxes::Sandboxes;
@@ -24,11 +25,20 @@ pub struct SetSecret {
 }
 
 impl Sandboxes {
-    /// Stores a secret, or its next version.
+    /// Stores a secret, or its next version. Every live sandbox that uses it has the new version when this returns.
     pub async fn set_secret(&self, permit: &Permit, set: SetSecret) -> Result<(SecretRow, Written), Fault> {
         permit.check(|action| *action == Action::Manage(SECRETS))?;
-        let SetSecret { name, binding, value } = set;
-        self.vault().write(permit.project(), &name, binding.as_ref(), value.as_ref()).await
+        let (this, project) = (self.clone(), permit.project().clone());
+        // A client that disconnects must not leave sandboxes with the earlier value.
+        let work = tokio::spawn(async move {
+            let SetSecret { name, binding, value } = set;
+            let (row, written) = this.vault().write(&project, &name, binding.as_ref(), value.as_ref()).await?;
+            pass("secret/written");
+            // Also if nothing was written: an earlier request may have died before it came to this.
+            this.bind_all(&this.store().secret_users(project, name).await?).await?;
+            Ok((row, written))
+        });
+        work.await.map_err(|error| Fault::internal("storing a secret", error))?
     }
 
     /// Fails if the key file is unsafe. If keys of stored secrets are missing, the server starts all the same: only those
@@ -61,11 +71,16 @@ impl Sandboxes {
     /// Removes a secret. Live sandboxes that use it prevent that, unless they are to lose it.
     pub async fn remove_secret(&self, permit: &Permit, name: &SecretName, while_used: WhileUsed) -> Result<(), Fault> {
         permit.check(|action| *action == Action::Manage(SECRETS))?;
-        match self.store().remove_secret(permit.project().clone(), name.clone(), while_used).await? {
-            Removed::Done(_) => Ok(()),
-            Removed::Absent => Err(Fault::no_secret(name)),
-            Removed::InUse(users) => Err(in_use(name, &users)),
-        }
+        let (this, project, name) = (self.clone(), permit.project().clone(), name.clone());
+        // As above.
+        let work = tokio::spawn(async move {
+            match this.store().remove_secret(project, name.clone(), while_used).await? {
+                Removed::Done(users) => this.bind_all(&users).await,
+                Removed::Absent => Err(Fault::no_secret(&name)),
+                Removed::InUse(users) => Err(in_use(&name, &users)),
+            }
+        });
+        work.await.map_err(|error| Fault::internal("removing a secret", error))?
     }
 }
 
@@ -76,6 +91,7 @@ fn in_use(name: &SecretName, users: &[SandboxId]) -> Fault {
     }
     Fault::Conflict {
         what: format!("secret {name} is used by live sandboxes: {named}"),
-        help: "end them first, or remove it with force=true: then they go on without it".to_owned(),
+        help: "end them first, or remove it with --force (force=true over the API): then they go on without it"
+            .to_owned(),
     }
 }
