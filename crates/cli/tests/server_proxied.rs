@@ -323,7 +323,7 @@ fn a_process_of_another_version_is_replaced_and_retires() {
         drop(old);
         server.stop();
         server.begin();
-        assert_eq!(others(&server), [PathBuf::new(); 0]);
+        assert_eq!(others(&server), Vec::<PathBuf>::new());
         let sandbox = proxied(&server, &["good.test"]);
         assert_eq!(stdout(&server.sh(&sandbox, "curl -sS -o /dev/null -w '%{http_code}' http://good.test/")), "200");
     });
