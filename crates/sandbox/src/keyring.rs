@@ -22,7 +22,8 @@ const KEY_LEN_MAX: usize = 32 * 1024;
 
 /// A secrets file with those of the names that are in the keyring; `None` if none is, or if there is no keyring.
 pub fn secrets_in_keyring(names: &[SecretName]) -> Result<Option<OwnedFd>, Problem> {
-    let found: Vec<_> = names.iter().filter_map(|name| Some((name, key(name)?))).collect();
+    let distinct: std::collections::BTreeSet<&SecretName> = names.iter().collect();
+    let found: Vec<_> = distinct.into_iter().filter_map(|name| Some((name, key(name)?))).collect();
     if found.is_empty() {
         return Ok(None);
     }

@@ -10,6 +10,8 @@ use saggar_api::Code;
 use saggar_domain::net::{EgressDraft, Rule};
 use saggar_http::Refusal;
 
+/// Destinations of one sandbox. As many rules as a sandbox can have.
+const PLACES_MAX: usize = 512;
 /// Everything that is public, on every port.
 pub(super) const EVERYTHING: &str = "*:*";
 
@@ -41,6 +43,13 @@ struct Range {
 }
 
 pub(super) fn rules(asked: Destinations<'_>) -> Result<EgressDraft, Refusal> {
+    let count = asked.allow.len() + asked.deny.len();
+    if count > PLACES_MAX {
+        return Err(wrong(
+            format!("allow_out and deny_out have {count} destinations, more than {PLACES_MAX}"),
+            "use wider ranges, or names such as *.example.com",
+        ));
+    }
     let allow = places(asked.allow)?;
     let deny = places(asked.deny)?;
     if let Some(Place::Name(name)) = deny.iter().find(|place| matches!(place, Place::Name(_))) {
@@ -50,7 +59,8 @@ pub(super) fn rules(asked: Destinations<'_>) -> Result<EgressDraft, Refusal> {
         ));
     }
     let has_name = allow.iter().any(|place| matches!(place, Place::Name(_)));
-    let denies_everything = asked.denies_everything || deny.contains(&Place::Everything);
+    // A denial of all of IPv6 stands for all traffic: what is denied is never less than what was asked for.
+    let denies_everything = asked.denies_everything || deny.iter().any(Place::is_all_of_a_family);
     if has_name && !denies_everything {
         return Err(wrong(
             "allow_out has a domain, and deny_out doesn't deny all other traffic".to_owned(),
@@ -121,7 +131,8 @@ impl Place {
             let bits = Range::bits(address);
             let len = len.map_or(Ok(bits), |len| len.parse::<u8>());
             return match len {
-                Ok(0) => Ok(Self::Everything),
+                // E2B's word for all traffic. Its IPv6 counterpart is a range like any other.
+                Ok(0) if address.is_ipv4() => Ok(Self::Everything),
                 Ok(len) if len <= bits => Ok(Self::Range(Range::new(address, len))),
                 _ => Err(wrong(format!("{text:?} is not a range of addresses"), PLACE_HELP)),
             };
@@ -145,6 +156,10 @@ impl Place {
             Self::Range(range) => Some(range.text()),
             Self::Name(name) => Some(name.clone()),
         }
+    }
+
+    fn is_all_of_a_family(&self) -> bool {
+        matches!(self, Self::Everything | Self::Range(Range { len: 0, .. }))
     }
 
     fn range(&self) -> Option<Range> {
@@ -195,7 +210,8 @@ impl Range {
         if holes.iter().any(|hole| hole.contains(self)) {
             return Vec::new();
         }
-        if !holes.iter().any(|hole| self.contains(*hole)) {
+        let inside: Vec<Self> = holes.iter().copied().filter(|hole| self.contains(*hole)).collect();
+        if inside.is_empty() {
             return vec![self];
         }
         // A hole is inside, so it is not a single address.
@@ -203,7 +219,7 @@ impl Range {
         let upper = Self::number(self.first) | 1 << (bits - self.len - 1);
         let halves =
             [Self { len: self.len + 1, ..self }, Self { first: Self::address(bits, upper), len: self.len + 1 }];
-        halves.into_iter().flat_map(|half| half.without(holes)).collect()
+        halves.into_iter().flat_map(|half| half.without(&inside)).collect()
     }
 
     fn text(self) -> String {
@@ -239,6 +255,7 @@ mod tests {
         check(&["8.8.8.8"], &["0.0.0.0/0"], Ok((&["8.8.8.8:*"], &[])));
         check(&["*.example.com", "example.com"], &["0.0.0.0/0"], Ok((&["*.example.com", "example.com"], &[])));
         check(&["0.0.0.0/0"], &["0.0.0.0/0"], Ok((&["*:*"], &[])));
+        check(&["::/0"], &["0.0.0.0/0"], Ok((&["[::]/0:*"], &[])));
         check(&["0.0.0.0/0"], &["8.8.8.8"], Ok((&["*:*"], &[])));
         check(&[], &["8.8.8.8", "2001:db8::/32"], Ok((&["*:*"], &["8.8.8.8:*", "[2001:db8::]/32:*"])));
         check(&["8.8.8.8"], &["8.8.8.8"], Ok((&["*:*", "8.8.8.8:*"], &[])));
@@ -247,6 +264,17 @@ mod tests {
         // As Go does it.
         check(&[], &["8.8.8.8/24"], Ok((&["*:*"], &["8.8.8.0/24:*"])));
         check(&["1.1.1.1"], &["8.8.8.0/24"], Ok((&["*:*", "1.1.1.1:*"], &["8.8.8.0/24:*"])));
+    }
+
+    #[test]
+    fn lists_are_bounded_and_cut_quickly() {
+        let many = |count: u32| -> Vec<String> {
+            (0..count).map(|n| Ipv6Addr::from(u128::from(n) << 64).to_string()).collect()
+        };
+        let (allow, deny) = (many(PLACES_MAX as u32), vec!["::/1".to_owned()]);
+        assert!(rules(Destinations { allow: &allow, deny: &deny, ..Destinations::default() }).is_err());
+        let allow = many(PLACES_MAX as u32 - 1);
+        assert!(rules(Destinations { allow: &allow, deny: &deny, ..Destinations::default() }).is_ok());
     }
 
     #[test]

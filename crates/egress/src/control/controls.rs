@@ -50,8 +50,9 @@ impl Controls {
         let mut basis = self.basis();
         let rules = rules(basis.draft.clone(), &upstream.own)?;
         basis.own.clone_from(&upstream.own);
-        self.handle.replace_dial((self.setting.dialers)(upstream));
+        // The rules first: a new address of the host is never dialled by the old ones.
         self.handle.replace_rules(rules);
+        self.handle.replace_dial((self.setting.dialers)(upstream));
         Ok(())
     }
 

@@ -191,7 +191,15 @@ async fn exchange(
     tape: Option<&Arc<Exchange>>,
 ) -> Result<Response<Body>, (Failure, Option<Incoming>)> {
     let session = conn.link.session();
-    let chosen = match session.secrets().choose(conn.scheme, to, &parts, websocket.is_some()) {
+    let up = head_len(&parts.headers) + parts.uri.path_and_query().map_or(1, |path| path.as_str().len());
+    let obtained = match upstream::obtain(conn, to, record, false).await {
+        Ok(obtained) => obtained,
+        Err(page) => return Err((page.into(), Some(body))),
+    };
+    // Only now: secrets may have been replaced while the server was dialled. What goes into the request and what is searched for in
+    // the answer come from the same ones.
+    let secrets = session.secrets();
+    let chosen = match secrets.choose(conn.scheme, to, &parts, websocket.is_some()) {
         Ok(chosen) => chosen,
         Err(refusal) => {
             record.deny(&refusal);
@@ -203,11 +211,6 @@ async fn exchange(
             "the request has the placeholder of the secret {name}, which is not for it; it was left as it is"
         ));
     }
-    let up = head_len(&parts.headers) + parts.uri.path_and_query().map_or(1, |path| path.as_str().len());
-    let obtained = match upstream::obtain(conn, to, record, false).await {
-        Ok(obtained) => obtained,
-        Err(page) => return Err((page.into(), Some(body))),
-    };
     if let Err(spent) = record.take_up(up) {
         return Err((spent.into(), Some(body)));
     }
@@ -222,7 +225,7 @@ async fn exchange(
     }
     parts.extensions.clear();
     // Also if this request gets none: the server may have kept one that it got before.
-    let scrub = session.secrets().values().filter(|_| session.rules().is_bound(to)).cloned();
+    let scrub = secrets.values().filter(|_| !chosen.is_empty() || session.rules().is_bound(to)).cloned();
     if scrub.is_some() {
         headers::ask_for_plain_answer(&mut parts.headers);
     }

@@ -40,7 +40,7 @@ pub(crate) async fn fill(
             }
             Content::Query { parameter, value } => {
                 if !put_parameter(parts, parameter, value.expose()) {
-                    return Err((too_long(to), Some(body)));
+                    return Err((unfit(record, to), Some(body)));
                 }
             }
             // Last, because it signs the others.
@@ -54,7 +54,7 @@ pub(crate) async fn fill(
     let Payload { hash, body } = payload::hashed(session, parts, body, scope.service, to, record).await?;
     let now = OffsetDateTime::now_utc();
     if sigv4::sign(parts, authority, &scope, key.expose(), &hash, now).is_none() {
-        return Err((too_long(to), None));
+        return Err((unfit(record, to), None));
     }
     Ok(body)
 }
@@ -145,10 +145,15 @@ pub(super) fn encoded_but(bytes: &[u8], kept: &[u8]) -> Zeroizing<String> {
     encoded
 }
 
-fn too_long(to: &Destination) -> Page {
-    Page::failed(Refusal::new(
+/// The value can't be put into the request.
+fn unfit(record: &Record, to: &Destination) -> Page {
+    let refusal = Refusal::new(
         "egress/secret-slot",
-        format!("the request to {to} would be too long with its secret"),
-        "send a shorter query",
-    ))
+        format!(
+            "the secret for {to} doesn't fit into this request: its target or a header is too long, or can't be signed"
+        ),
+        "send a shorter query, and headers without control characters",
+    );
+    record.fail(refusal.message.clone());
+    Page::failed(refusal)
 }

@@ -51,7 +51,10 @@ pub(crate) struct Chosen {
 }
 
 impl Secrets {
-    pub fn new(grants: Vec<Grant>) -> Result<Self, Problem> {
+    /// A secret may be granted more than once, for several variables; it is held once.
+    pub fn new(mut grants: Vec<Grant>) -> Result<Self, Problem> {
+        let mut names = std::collections::BTreeSet::new();
+        grants.retain(|grant| names.insert(grant.name.clone()));
         let sum: usize = grants.iter().map(|grant| grant.value.expose().len()).sum();
         if sum > VALUES_MAX {
             return Err(Problem::new(
@@ -73,7 +76,7 @@ impl Secrets {
         Ok(Self { held, rules, values })
     }
 
-    /// A text with asterisks for placeholders, which are others in every run.
+    /// A text with asterisks for placeholders, which differ in every run.
     pub fn without_placeholders(&self, text: &str) -> String {
         self.held.iter().fold(text.to_owned(), |text, held| match held.placeholder.scrubbed(text.as_bytes()) {
             Some(scrubbed) => String::from_utf8_lossy(&scrubbed).into_owned(),

@@ -334,6 +334,36 @@ async fn the_next_request_gets_a_new_value_or_none() {
 }
 
 #[tokio::test]
+async fn a_secret_that_is_replaced_while_the_server_is_dialled_is_not_sent() {
+    let world = World::new();
+    let server = world.https("held.test").await;
+    let sandbox = bound(&world, &["held.test"], vec![bearer(&["held.test"])]).await;
+    let mut sender = https1(&sandbox, "held.test").await;
+    let asking = tokio::spawn(async move { send1(&mut sender, get("held.test", "/")).await });
+    let dialled = async {
+        while world.dials() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(DEADLINE, dialled).await.expect("the server to be dialled");
+    let other = grant("canary", &["held.test"], Slot::Bearer, "rotated-value");
+    sandbox.session.bind(vec![other]).unwrap();
+    world.release();
+    assert_eq!(asking.await.unwrap().status, StatusCode::OK);
+    assert_eq!(text(server.seen().last().unwrap(), "authorization"), "Bearer rotated-value");
+}
+
+#[tokio::test]
+async fn a_secret_for_two_variables_is_one_secret() {
+    let world = World::new();
+    let server = world.https("good.test").await;
+    let sandbox = bound(&world, &["good.test"], vec![bearer(&["good.test"]), bearer(&["good.test"])]).await;
+    let answer = send1(&mut https1(&sandbox, "good.test").await, get("good.test", "/")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(text(server.seen().last().unwrap(), "authorization"), format!("Bearer {CANARY}"));
+}
+
+#[tokio::test]
 async fn a_tunnel_is_cut_when_a_secret_is_bound_to_its_host() {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     let world = World::new();

@@ -26,7 +26,7 @@ pub struct World {
 
 /// Leads `host:port` to a server on loopback, as a resolver and the internet would.
 #[derive(Default)]
-pub struct Routes(Mutex<HashMap<String, SocketAddr>>, std::sync::atomic::AtomicUsize);
+pub struct Routes(Mutex<HashMap<String, SocketAddr>>, std::sync::atomic::AtomicUsize, tokio::sync::Notify);
 
 impl World {
     pub fn new() -> Self {
@@ -64,6 +64,11 @@ impl World {
         self.routes.1.load(std::sync::atomic::Ordering::SeqCst)
     }
 
+    /// Lets one connection to held.test through.
+    pub fn release(&self) {
+        self.routes.2.notify_one();
+    }
+
     pub fn dial(&self) -> Arc<dyn Dial> {
         Arc::clone(&self.routes) as Arc<dyn Dial>
     }
@@ -85,6 +90,9 @@ impl Dial for Routes {
             rules
                 .address(to, PUBLIC)
                 .map_err(|refusal| DialError::Refused { refusal: Box::new(refusal), address: Some(PUBLIC) })?;
+            if to.to_string() == "held.test:443" {
+                self.2.notified().await;
+            }
             let route = self.0.lock().unwrap().get(&to.to_string()).copied();
             let connected = match route {
                 Some(address) => TcpStream::connect(address).await,
