@@ -57,8 +57,9 @@ pub(crate) const UPSTREAMS_PER_CONNECTION: usize = STREAMS_MAX as usize;
 pub(crate) const SIGNED_BODY_MAX: usize = 16 * 1024 * 1024;
 /// All such bodies of a session together.
 pub(crate) const SIGNED_BODIES_MAX: usize = 64 * 1024 * 1024;
-/// How long a few bytes of an answer may be held back because a secret could begin with them.
-pub(crate) const HELD_TIME: Duration = Duration::from_millis(50);
+/// How long the last bytes of an answer are held back, because a secret could begin in them, if nothing follows. A server that pauses longer
+/// in the middle of a value shows its beginning; so this is longer than most round trips.
+pub(crate) const HELD_TIME: Duration = Duration::from_millis(250);
 /// The buffer of one direction of a tunnel. Larger ones measured no faster.
 pub(crate) const COPY_BUFFER: usize = 8 * 1024;
 

@@ -96,7 +96,7 @@ async fn scrubbed_direction(
     let mut buffer = vec![0; COPY_BUFFER];
     loop {
         let read = from.read(&mut buffer);
-        let read = match scrubber.may_release() {
+        let read = match scrubber.held() > 0 {
             false => Some(read.await),
             // The server may be waiting for an answer to what is held back.
             true => timeout(HELD_TIME, read).await.ok(),

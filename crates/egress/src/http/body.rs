@@ -192,7 +192,8 @@ impl Scrubbed {
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
                 Poll::Ready(None) if self.scrubber.held() == 0 => return Poll::Ready(None),
                 Poll::Ready(None) => self.scrubber.finish(),
-                Poll::Pending if self.scrubber.may_release() => {
+                // If the length is known, the program waits for all of it anyway.
+                Poll::Pending if self.scrubber.held() > 0 && self.passing.inner.size_hint().exact().is_none() => {
                     let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(HELD_TIME)));
                     ready!(patience.as_mut().poll(cx));
                     self.patience = None;

@@ -244,12 +244,12 @@ async fn exchange(
         let Some(patterns) = scrub else { return answer(conn, to, record, response, lease, websocket, None) };
         let is_encoded = headers::is_encoded(response.headers());
         let has_content = !response.body().is_end_stream() || response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        if is_encoded && has_content && !chosen.is_empty() {
+        if is_encoded && has_content {
             return Err(encoded(to, record).into());
         }
         headers::scrub(response.headers_mut(), &patterns);
         response.extensions_mut().remove::<ReasonPhrase>();
-        answer(conn, to, record, response, lease, websocket, Some(patterns).filter(|_| !is_encoded))
+        answer(conn, to, record, response, lease, websocket, Some(patterns))
     });
     answered.map_err(|failure| (failure, None))
 }

@@ -2,8 +2,8 @@
 //! request and answer must not have.
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, EXPECT, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_ENCODING, EXPECT, HeaderMap, HeaderName, HeaderValue, IF_RANGE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RANGE, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
 use crate::secret::Patterns;
@@ -39,16 +39,21 @@ pub(crate) fn strip_response(headers: &mut HeaderMap) {
 /// Asks for an answer in which values can be found: nothing is compressed.
 pub(crate) fn ask_for_plain_answer(headers: &mut HeaderMap) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    // Parts of an answer could show a value piece by piece.
+    headers.remove(RANGE);
+    headers.remove(IF_RANGE);
     headers.remove(SEC_WEBSOCKET_EXTENSIONS);
 }
 
 /// Whether the body, or the WebSocket that follows, is compressed or otherwise encoded.
 pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
+    let has_other = |name: HeaderName, plain: &[u8]| {
+        let words = headers.get_all(name).into_iter().flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        words.map(<[u8]>::trim_ascii).any(|word| !word.is_empty() && !word.eq_ignore_ascii_case(plain))
+    };
     headers.contains_key(SEC_WEBSOCKET_EXTENSIONS)
-        || headers
-            .get_all(CONTENT_ENCODING)
-            .iter()
-            .any(|value| !value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity"))
+        || has_other(CONTENT_ENCODING, b"identity")
+        || has_other(TRANSFER_ENCODING, b"chunked")
 }
 
 /// Replaces values of secrets.

@@ -1,19 +1,20 @@
 //! Finds values in a stream of bytes, and replaces them by asterisks of the same length.
 //!
 //! An automaton (Aho and Corasick's) follows all forms of all values at once. INVARIANT: the result doesn't depend on how the
-//! stream is cut into chunks: a byte is replaced if and only if it belongs to an occurrence of some form. For that, bytes
-//! that may be the beginning of an occurrence are held back until the next ones have come; of most chunks, none is.
+//! stream is cut into chunks: a byte is replaced if and only if it belongs to an occurrence of some form.
 //!
-//! A peer may wait for an answer before it sends more, and what is held back may be the end of its message. So a few held bytes
-//! may be [released](Scrubber::release) when nothing comes for a while. The rest of the occurrence is then still replaced.
+//! For that, the last bytes are held back until the next ones have come: one less than the longest form has, whatever they
+//! are. INVARIANT: how much is held back, and for how long, doesn't depend on what the bytes are. If only beginnings of a value were
+//! held back, a sandbox that lets a server send bytes of its choice could guess the value byte by byte from what is delayed.
+//!
+//! A peer may wait for an answer before it sends more, and what is held back may be the end of its message. So all held bytes
+//! may be [released](Scrubber::release) when nothing comes for a while. The rest of an occurrence is then still replaced.
 
 use std::sync::Arc;
 
 use hyper::body::Bytes;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// Bytes of one occurrence that may be released before it is known what they belong to.
-const RELEASED_MAX: usize = 4;
 const ROOT: u32 = 0;
 const NONE: u32 = u32::MAX;
 
@@ -22,6 +23,8 @@ pub struct Patterns {
     nodes: Vec<Node>,
     /// The children of the root by their byte.
     first: Box<[u32; 256]>,
+    /// The length of the longest form.
+    longest: usize,
 }
 
 /// A beginning of one or more forms.
@@ -34,14 +37,13 @@ struct Node {
     depth: u32,
     /// The longest form that ends here.
     ends: u32,
-    /// How many of the last bytes may belong to an occurrence that is not complete.
-    open: u32,
 }
 
 impl Patterns {
     pub fn new<'a>(forms: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut patterns = Self { nodes: vec![Node::new(0, 0)], first: Box::new([NONE; 256]) };
+        let mut patterns = Self { nodes: vec![Node::new(0, 0)], first: Box::new([NONE; 256]), longest: 0 };
         for form in forms {
+            patterns.longest = patterns.longest.max(form.len());
             patterns.insert(form);
         }
         patterns.connect();
@@ -105,12 +107,11 @@ impl Patterns {
         while !level.is_empty() {
             let mut next = Vec::new();
             for &index in &level {
-                let (fall, depth) = (self.node(index).fall, self.node(index).depth);
-                let (fall_ends, fall_open) = (self.node(fall).ends, self.node(fall).open);
+                let fall = self.node(index).fall;
+                let fall_ends = self.node(fall).ends;
                 let children = self.children(index);
                 let node = &mut self.nodes[index as usize];
                 node.ends = node.ends.max(fall_ends);
-                node.open = if children.is_empty() { fall_open } else { depth };
                 for &child in &children {
                     let byte = self.node(child).byte;
                     self.nodes[child as usize].fall = self.next(fall, byte);
@@ -163,7 +164,7 @@ impl Patterns {
 
 impl Node {
     fn new(byte: u8, depth: u32) -> Self {
-        Self { byte, child: NONE, sibling: NONE, fall: ROOT, depth, ends: 0, open: 0 }
+        Self { byte, child: NONE, sibling: NONE, fall: ROOT, depth, ends: 0 }
     }
 }
 
@@ -199,9 +200,9 @@ impl Scrubber {
                 found.push((index + 1, ends));
             }
         }
-        let open = self.patterns.node(self.at).open as usize;
+        let window = self.patterns.longest.saturating_sub(1);
         if self.held.is_empty() && found.is_empty() {
-            let certain = chunk.len() - open.min(chunk.len());
+            let certain = chunk.len().saturating_sub(window);
             self.held.extend_from_slice(&chunk[certain..]);
             return chunk.slice(..certain);
         }
@@ -212,8 +213,7 @@ impl Scrubber {
             // What was released is gone.
             self.held[end.saturating_sub(length)..end].fill(b'*');
         }
-        let certain = self.held.len() - open.min(self.held.len());
-        self.take(certain)
+        self.take(self.held.len().saturating_sub(window))
     }
 
     /// The end of the stream: what was held back belongs to no occurrence.
@@ -225,12 +225,6 @@ impl Scrubber {
     /// How many bytes are held back.
     pub fn held(&self) -> usize {
         self.held.len()
-    }
-
-    /// Whether what is held back may be released if nothing comes.
-    pub fn may_release(&self) -> bool {
-        // What was released before counts too, or a slow server could make us release everything in small parts.
-        !self.held.is_empty() && self.patterns.node(self.at).open as usize <= RELEASED_MAX
     }
 
     /// Gives out what is held back. What follows is still understood as its continuation.

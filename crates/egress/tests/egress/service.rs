@@ -304,7 +304,7 @@ async fn a_server_gives_secrets_to_one_sandbox_and_the_next_request_has_them() {
     for value in ["first-canary", "second-canary"] {
         let mut given = management;
         management = blocking(move || {
-            given.bind(SandboxId::parse(ONE).unwrap(), vec![bearer(value)]).unwrap();
+            given.bind(SandboxId::parse(ONE).unwrap(), vec![bearer("canary", value)]).unwrap();
             given
         })
         .await;
@@ -320,7 +320,8 @@ async fn a_server_gives_secrets_to_one_sandbox_and_the_next_request_has_them() {
     let refused = blocking(move || {
         let none = management.bind(SandboxId::parse("sbx_cccccccccccccccccccccccccc").unwrap(), vec![]).unwrap_err();
         let long: String = "v".repeat(8192);
-        let many = management.bind(SandboxId::parse(TWO).unwrap(), vec![bearer(&long); 5]).unwrap_err();
+        let many = ["a", "b", "c", "d", "e"].map(|name| bearer(name, &long)).to_vec();
+        let many = management.bind(SandboxId::parse(TWO).unwrap(), many).unwrap_err();
         management.bind(SandboxId::parse(TWO).unwrap(), vec![]).unwrap();
         [none.code, many.code]
     })
@@ -328,9 +329,9 @@ async fn a_server_gives_secrets_to_one_sandbox_and_the_next_request_has_them() {
     assert_eq!(refused, [Code::SandboxEnded, Code::InvalidValue]);
 }
 
-fn bearer(value: &str) -> Grant {
+fn bearer(name: &str, value: &str) -> Grant {
     let json = format!(
-        r#"{{"name":"canary","placeholder":"saggar-0","binding":{{"rules":["one.test"],"slot":"bearer"}},"value":"{value}"}}"#
+        r#"{{"name":"{name}","placeholder":"saggar-0","binding":{{"rules":["one.test"],"slot":"bearer"}},"value":"{value}"}}"#
     );
     serde_json::from_str(&json).unwrap()
 }
