@@ -5,4 +5,11 @@ fn main() {
     // Every start moves the binary to a random place, which means to correct each address in it. Packed, the list of these is a few KiB
     // instead of hundreds, all of which `saggar run` would read before it does anything.
     println!("cargo:rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
+    // Only where a panic aborts. Cargo doesn't tell; of our profiles only the front's, whose panics do, has this level.
+    if std::env::var_os("OPT_LEVEL").is_some_and(|level| level == "z") {
+        let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("no-unwind.ld");
+        println!("cargo:rerun-if-changed={}", script.display());
+        println!("cargo:rustc-link-arg-bins=-Wl,-T,{}", script.display());
+        println!("cargo:rustc-link-arg-bins=-Wl,--no-eh-frame-hdr");
+    }
 }
