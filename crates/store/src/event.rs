@@ -5,6 +5,7 @@ use rusqlite::{Connection, Row};
 use saggar_domain::{SandboxId, Timestamp};
 
 use crate::column;
+use crate::decision::{self, StoredDecision};
 use crate::error::Error;
 use crate::json_text::JsonText;
 use crate::page::PageLimit;
@@ -53,6 +54,22 @@ impl Store {
     /// Appends events. One whose number exists stays as it is, so duplicates are harmless.
     pub async fn append_events(&self, sandbox: SandboxId, events: Vec<StoredEvent>) -> Result<(), Error> {
         self.write(Durability::Process, move |connection| append(connection, &sandbox, &events)).await
+    }
+
+    /// Appends events and decisions in one commit: they share their numbers, and a reader must not see a later one before an earlier one.
+    pub async fn append_heard(
+        &self,
+        sandbox: SandboxId,
+        events: Vec<StoredEvent>,
+        decisions: Vec<StoredDecision>,
+    ) -> Result<(), Error> {
+        let work = move |connection: &Connection| {
+            if !events.is_empty() {
+                append(connection, &sandbox, &events)?;
+            }
+            decision::append(connection, &sandbox, &decisions)
+        };
+        self.write(Durability::Process, work).await
     }
 
     /// Events after this number, or from the first; in order.

@@ -1,9 +1,11 @@
-//! What is left out of a recording: values of headers and of query parameters that prove who asks.
+//! What is left out of a recording: values of headers and of query parameters that are credentials.
 //!
 //! A name decides, not the value: a value has no form by which it could be recognised. What a program sends as a body, and what a
 //! server answers in one, is recorded as it is.
 
 use http::header::{HeaderMap, HeaderValue};
+
+use crate::secret::decoded;
 
 /// Stands for a value that was left out. A header that has it isn't replayed.
 pub(super) const REMOVED: &str = "[removed by saggar]";
@@ -18,12 +20,17 @@ const ENDS: &[&str] = &["token", "session-id", "access-key"];
 /// Names of query parameters, in lower case, with `-` for `_`.
 const PARAMETERS: &[&str] = &["key", "sig", "auth", "code", "x-goog-signature", "x-amz-signature"];
 
+/// Headers whose values are URLs, which have queries of their own.
+const URLS: &[&str] = &["location", "content-location", "referer"];
+
 fn is_secret(name: &str) -> bool {
+    let name = name.replace('_', "-");
     PARTS.iter().any(|part| name.contains(part)) || ENDS.iter().any(|end| name.ends_with(end))
 }
 
 pub(super) fn headers(headers: &HeaderMap) -> Vec<(String, String)> {
     let shown = |name: &str, value: &HeaderValue| match str::from_utf8(value.as_bytes()) {
+        Ok(value) if URLS.contains(&name) => target(value),
         Ok(value) if !is_secret(name) => value.to_owned(),
         _ => REMOVED.to_owned(),
     };
@@ -41,7 +48,7 @@ pub(super) fn target(target: &str) -> String {
 }
 
 fn is_secret_parameter(name: &str) -> bool {
-    let name = name.to_ascii_lowercase().replace('_', "-");
+    let name = String::from_utf8_lossy(&decoded(name)).to_ascii_lowercase().replace('_', "-");
     PARAMETERS.contains(&name.as_str()) || is_secret(&name)
 }
 
@@ -52,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_that_prove_who_asks_are_left_out() {
+    fn credentials_are_left_out() {
         for (name, is_left_out) in [
             ("authorization", true),
             ("proxy-authorization", true),
@@ -65,6 +72,7 @@ mod tests {
             ("x-auth-token", true),
             ("private-token", true),
             ("x-ratelimit-remaining-tokens", false),
+            ("api_key", true),
             ("content-type", false),
             ("user-agent", false),
         ] {
@@ -72,6 +80,14 @@ mod tests {
             let value = if is_left_out { REMOVED } else { "canary" };
             assert_eq!(headers(&map), [(name.to_owned(), value.to_owned())]);
         }
+    }
+
+    #[test]
+    fn a_url_in_a_header_keeps_no_credentials() {
+        let value = HeaderValue::from_static("https://a.test/cb?code=canary&page=2");
+        let map = HeaderMap::from_iter([(http::header::LOCATION, value)]);
+        let expected = ("location".to_owned(), "https://a.test/cb?code=REMOVED&page=2".to_owned());
+        assert_eq!(headers(&map), [expected]);
     }
 
     #[test]
@@ -85,6 +101,7 @@ mod tests {
                 "/x?a=1&X-Amz-Signature=REMOVED&access_token=REMOVED",
             ),
             ("/x?API_KEY=canary=&flag", "/x?API_KEY=REMOVED&flag"),
+            ("/x?api%5Fkey=canary", "/x?api%5Fkey=REMOVED"),
         ] {
             assert_eq!(target(given), expected);
         }

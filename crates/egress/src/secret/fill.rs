@@ -110,7 +110,7 @@ pub(super) fn name_of(pair: &str) -> &str {
 }
 
 /// As a form is decoded: `+` is a space.
-pub(super) fn decoded(text: &str) -> Vec<u8> {
+pub(crate) fn decoded(text: &str) -> Vec<u8> {
     let mut bytes = text.as_bytes().iter();
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(&byte) = bytes.next() {

@@ -17,6 +17,6 @@ mod payload;
 mod scrub;
 mod sigv4;
 
-pub(crate) use fill::fill;
+pub(crate) use fill::{decoded, fill};
 pub(crate) use held::Secrets;
 pub use scrub::{Patterns, Scrubber};

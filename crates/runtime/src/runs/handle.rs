@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, RunId, RunState};
 use saggar_engine::{AgentSpec, Body, Entry, EntryError, Event, Input, Run};
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
@@ -215,6 +216,15 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     let is_known = |tool: &str| TOOLS.contains(&tool);
     if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
         return Err(refuse(format!("unknown tool {tool:?}: use one of {}", TOOLS.join(", "))));
+    }
+    for (tool, spec) in &agent.tools {
+        let Some(egress) = &spec.egress else { continue };
+        if tool != "http" {
+            return Err(refuse(format!(
+                "the tool {tool:?} has network rules, and only \"http\" goes by them: remove `egress` there"
+            )));
+        }
+        Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
     // A model that asks for a tool it doesn't have is told so and can go on. A script can't.
     match called.iter().find(|tool| !agent.tools.contains_key(*tool)) {

@@ -170,14 +170,7 @@ impl Sandboxes {
 
     pub(super) async fn write_events(&self, id: &SandboxId, events: &[Event]) -> Result<(), Fault> {
         let (events, decisions) = stored(events);
-        let append_events =
-            async { if events.is_empty() { Ok(()) } else { self.store().append_events(id.clone(), events).await } };
-        let append_decisions = async {
-            if decisions.is_empty() { Ok(()) } else { self.store().append_decisions(id.clone(), decisions).await }
-        };
-        // Requested together they share a commit.
-        tokio::try_join!(append_events, append_decisions)?;
-        Ok(())
+        Ok(self.store().append_heard(id.clone(), events, decisions).await?)
     }
 
     /// Why a sandbox can't be reached: it has ended, is being created, or isn't this project's.

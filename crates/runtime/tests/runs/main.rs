@@ -14,6 +14,7 @@ mod let_go;
 mod limits;
 mod paused;
 mod place;
+mod refused;
 mod room;
 mod stale;
 mod trust;

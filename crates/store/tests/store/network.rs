@@ -50,10 +50,9 @@ async fn numbers(store: &Store, id: &SandboxId) -> Vec<u64> {
 async fn decisions_are_among_the_events_in_order_and_a_second_report_changes_nothing() {
     let scratch = Scratch::new();
     let (store, id) = fresh(&scratch).await;
-    store.append_events(id.clone(), vec![event(1), event(4)]).await.unwrap();
     let two = vec![decision(2, "a.example", Verdict::Allowed), decision(3, "b.example", Verdict::Denied)];
     for _ in 0..2 {
-        store.append_decisions(id.clone(), two.clone()).await.unwrap();
+        store.append_heard(id.clone(), vec![event(1), event(4)], two.clone()).await.unwrap();
     }
     assert_eq!(numbers(&store, &id).await, [1, 2, 3, 4]);
     store.append_decisions(id.clone(), vec![decision(5, "a.example", Verdict::Allowed)]).await.unwrap();
