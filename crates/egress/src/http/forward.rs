@@ -216,9 +216,7 @@ async fn exchange(
     }
     headers::strip_request(&mut parts.headers);
     if conn.link.session().rules().restricts(to) {
-        for name in OVERRIDE_HEADERS {
-            parts.headers.remove(*name);
-        }
+        headers::remove_folded(&mut parts.headers, |name| OVERRIDE_HEADERS.contains(&name));
     }
     if websocket.is_some() {
         upgrade::ask(&mut parts.headers);

@@ -56,6 +56,15 @@ pub(crate) fn is_encoded(headers: &HeaderMap) -> bool {
         || has_other(TRANSFER_ENCODING, b"chunked")
 }
 
+/// Removes headers by their name with `-` for `_`: some servers take `x_api_key` for `x-api-key`.
+pub(crate) fn remove_folded(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
+    let is_meant = |name: &&HeaderName| is_meant(&name.as_str().replace('_', "-"));
+    let meant: Vec<HeaderName> = headers.keys().filter(is_meant).cloned().collect();
+    for name in meant {
+        headers.remove(name);
+    }
+}
+
 /// Replaces values of secrets.
 pub(crate) fn scrub(headers: &mut HeaderMap, patterns: &Patterns) {
     for value in headers.values_mut() {

@@ -19,7 +19,7 @@ mod check;
 mod conn;
 mod forward;
 mod framing;
-mod headers;
+pub(crate) mod headers;
 mod interim;
 mod replayed;
 mod upgrade;

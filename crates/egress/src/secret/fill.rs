@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::header::HeaderValue;
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use hyper::body::Incoming;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use crate::http::Body;
+use crate::http::{Body, headers};
 use crate::record::Record;
 use crate::refuse::Page;
 use crate::secret::held::{Chosen, Content};
@@ -35,7 +35,8 @@ pub(crate) async fn fill(
     for held in chosen.held() {
         match &held.content {
             Content::Header(name, value) => {
-                remove(&mut parts.headers, name);
+                let slot = name.as_str().replace('_', "-");
+                headers::remove_folded(&mut parts.headers, |name| name == slot);
                 parts.headers.insert(name.clone(), value.clone());
             }
             Content::Query { parameter, value } => {
@@ -57,16 +58,6 @@ pub(crate) async fn fill(
         return Err((unfit(record, to), None));
     }
     Ok(body)
-}
-
-/// Some servers take `x_api_key` for `x-api-key`.
-fn remove(headers: &mut HeaderMap, slot: &HeaderName) {
-    let folded = |name: &str| name.replace('_', "-");
-    let wanted = folded(slot.as_str());
-    let same: Vec<HeaderName> = headers.keys().filter(|name| folded(name.as_str()) == wanted).cloned().collect();
-    for name in same {
-        headers.remove(name);
-    }
 }
 
 /// Replaces all parameters of this name. `false` if the result is not a path of a request.

@@ -113,6 +113,7 @@ async fn headers_of_one_hop_end_here_and_the_host_is_canonical() {
         ("upgrade", "h2c"),
         ("http2-settings", "AAMAAABk"),
         ("x-http-method-override", "DELETE"),
+        ("x_http_method_override", "DELETE"),
         ("x-original-url", "/closed"),
         ("authorization", "Bearer kept"),
     ] {
