@@ -61,6 +61,13 @@ running"#,
     run("setTimeout", r#"curl -sf -H "$auth" --json '{"ttl": "30m"}' $api/sandboxes/$sandbox/timeout"#),
     run("pauseSandbox", r#"curl -sf -H "$auth" -X POST $api/sandboxes/$sandbox/pause"#),
     run("resumeSandbox", r#"curl -sf -H "$auth" --json '{"ttl": "1h"}' $api/sandboxes/$sandbox/resume"#),
+    run(
+        "setEgress",
+        r#"$ proxied=$(curl -sf -H "$auth" --json '{"network": "proxied"}' $api/sandboxes | pick id)
+$ curl -sf -H "$auth" -X PUT --json '{"allow": ["@pypi", "api.example.com"]}' $api/sandboxes/$proxied/egress | pick network
+proxied"#,
+    ),
+    run("getNetwork", r#"curl -sf -H "$auth" $api/sandboxes/$proxied/network"#),
     run("readEvents", r#"curl -sf -H "$auth" "$api/sandboxes/$sandbox/events?limit=20""#),
     run("readLogs", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/logs"#),
     run("getMetrics", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/metrics"#),
