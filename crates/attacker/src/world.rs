@@ -1,5 +1,5 @@
 //! A small internet for proxied sandboxes to be tried against: servers on public, private and metadata addresses, in a network
-//! namespace of this process. Whoever starts it joins that namespace, and reads what the servers saw from standard output.
+//! namespace of this process. The process that starts it joins that namespace, and reads what the servers saw from standard output.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};
@@ -73,7 +73,7 @@ fn hear(socket: &UdpSocket, address: Ipv4Addr, port: u16) {
 
 fn say(line: &str) {
     let mut out = io::stdout().lock();
-    // Nobody listens any more: this process is about to end.
+    // There is no reader any more: this process is about to end.
     drop(writeln!(out, "{line}").and_then(|()| out.flush()));
 }
 

@@ -181,7 +181,7 @@ fn only_listed_ports_can_be_reached_and_the_program_gets_the_host_that_its_sandb
     );
     let inside = server.request_without_key("GET", &format!("{sandbox}/ports/8000/"), &[], b"").text();
     assert!(inside.contains("app.internal:8000") && !inside.contains("localhost:8000"), "{inside}");
-    // Whoever asks, and however they name it.
+    // For every caller, by every name.
     let proof = format!("Saggar-Access-Token: {token}");
     let refused = server.request_without_key("GET", &format!("{sandbox}/ports/22/"), &[&proof], b"");
     let problem = refused.problem(403, "forbidden");

@@ -46,7 +46,7 @@ impl SecretValue {
         Ok(Self(Arc::new(Zeroizing::new(text.to_owned()))))
     }
 
-    /// The value itself. Whoever calls this must not let it get into a message, a log or a file.
+    /// The value itself. Callers must not let it get into a message, a log or a file.
     pub fn expose(&self) -> &str {
         &self.0
     }
