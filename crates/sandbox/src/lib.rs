@@ -44,6 +44,7 @@ pub use egress::{EGRESS, EGRESS_SERVICE, EgressLock, EgressPlace, ServiceProcess
 pub use host_tree::HostTree;
 pub use ids::{Ids, policy_hash};
 pub use keyring::secrets_in_keyring;
+pub use ranges::STORE_IDS;
 pub use reaper::{Leftover, reap};
 pub use report::Report;
 pub use rules::rules;

@@ -14,12 +14,15 @@ use saggar_jail::Identity;
 const FIRST: u32 = 0x7000_0000;
 /// Number of ranges.
 const COUNT: u32 = 4094;
+/// The ids that own the files of templates on disk: id N of an image is the first of these plus N. Neither the host nor any sandbox has
+/// them, so a set-id bit on such a file gives nobody anything. A mount translates them into the range of the sandbox that uses it.
+pub const STORE_IDS: std::ops::Range<u32> = FIRST + COUNT * Identity::RANGE..FIRST + (COUNT + 1) * Identity::RANGE;
 /// No sandbox may access it.
 pub(crate) const DIRECTORY: &str = "/run/saggar";
 const FILE: &str = "/run/saggar/ranges";
 
 pub(crate) fn all() -> std::ops::Range<u32> {
-    FIRST..FIRST + COUNT * Identity::RANGE
+    FIRST..STORE_IDS.end
 }
 
 #[derive(Debug)]
@@ -68,5 +71,17 @@ fn lock_byte(file: &OwnedFd, byte: u32) -> io::Result<bool> {
     match io::Error::last_os_error() {
         error if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         error => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ids_of_templates_are_no_sandboxs_and_not_negative() {
+        let last = FIRST + (COUNT - 1) * Identity::RANGE + (Identity::RANGE - 1);
+        assert_eq!(STORE_IDS.len(), Identity::RANGE as usize);
+        assert!(last < STORE_IDS.start && i32::try_from(STORE_IDS.end).is_ok());
     }
 }
