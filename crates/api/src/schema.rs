@@ -87,7 +87,7 @@ stand_ins! {
     /// The processes that get a signal.
     SignalScope => choice("Who gets a signal.", saggar_domain::SignalScope::ALL.iter().map(|one| one.as_str()));
     /// The name of a template.
-    TemplateName => text("The name of a template.", r"^[a-z0-9][a-z0-9._-]{0,63}$", "base");
+    TemplateName => text("The name of a template.", r"^[a-z0-9][a-z0-9._-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$", "base");
     /// Why a sandbox ended.
     EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.

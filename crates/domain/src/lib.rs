@@ -29,6 +29,7 @@ mod signal;
 mod spec;
 mod stream;
 mod table;
+pub mod template;
 mod timestamp;
 mod uptime;
 mod workspace;

@@ -8,6 +8,10 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 const PROJECT_NAME_LEN_MAX: usize = 64;
 /// Maximum length of a template name, in bytes.
 const TEMPLATE_NAME_LEN_MAX: usize = 64;
+/// Maximum length of a template's tag, in bytes.
+const TAG_LEN_MAX: usize = 64;
+/// The tag of a name that is written without one.
+const DEFAULT_TAG: &str = "latest";
 
 macro_rules! name {
     ($(#[$doc:meta])* $name:ident, $check:expr, $form:literal) => {
@@ -54,11 +58,54 @@ name!(
     /// A project's display name: any text on one line, without surrounding spaces.
     ProjectName, is_line, "a name of 1 to 64 characters on one line"
 );
-name!(TemplateName, is_slug, "a name of 1 to 64 lower-case letters, digits, '.', '_' and '-'");
 name!(
     /// A boot of the host, by the kernel's `boot_id`. No sandbox outlives its boot.
     BootId, is_uuid, "a boot id"
 );
+
+/// A template's name, with a tag unless it is [`DEFAULT_TAG`]: `python` or `python:3.12`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TemplateName(String);
+
+impl TemplateName {
+    /// `None` if the text is not a valid name. `name:latest` becomes `name`, so that each template has one spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (name, tag) = text.split_once(':').unwrap_or((text, DEFAULT_TAG));
+        let text = if tag == DEFAULT_TAG { name } else { text };
+        (is_slug(name) && is_tag(tag)).then(|| Self(text.to_owned()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Without the tag.
+    pub fn name(&self) -> &str {
+        self.0.split_once(':').map_or(self.as_str(), |(name, _)| name)
+    }
+
+    pub fn tag(&self) -> &str {
+        self.0.split_once(':').map_or(DEFAULT_TAG, |(_, tag)| tag)
+    }
+}
+
+impl fmt::Display for TemplateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TemplateName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::parse(&text).ok_or_else(|| {
+            de::Error::custom(format!(
+                "{text:?} is not a name of 1 to 64 lower-case letters, digits, '.', '_' and '-', with or without a :tag"
+            ))
+        })
+    }
+}
 
 /// The template that is built in.
 impl Default for TemplateName {
@@ -77,6 +124,13 @@ fn is_slug(text: &str) -> bool {
     (1..=TEMPLATE_NAME_LEN_MAX).contains(&text.len())
         && text.bytes().all(is_inner)
         && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+}
+
+/// As registries write tags.
+fn is_tag(text: &str) -> bool {
+    (1..=TAG_LEN_MAX).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+        && !text.starts_with(['.', '-'])
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -99,12 +153,20 @@ mod tests {
         for wrong in ["", " a", "a\n", "a\u{7}b", &"x".repeat(65)] {
             assert!(ProjectName::parse(wrong).is_none(), "{wrong:?}");
         }
-        for good in ["base", "python-3.12", "a_b", &"x".repeat(64)] {
+        for good in ["base", "python-3.12", "a_b", "a:3.12-Slim", "a:_x", &"x".repeat(64)] {
             assert!(TemplateName::parse(good).is_some(), "{good}");
         }
-        for wrong in ["", ".", "../x", "Base", "a/b", "-a", &"x".repeat(65)] {
+        let long = format!("a:{}", "x".repeat(65));
+        for wrong in
+            ["", ".", "../x", "Base", "a/b", "-a", "a:", ":a", "a:.", "a:..", "a:b:c", "a:b/c", &long, &"x".repeat(65)]
+        {
             assert!(TemplateName::parse(wrong).is_none(), "{wrong:?}");
         }
+        let parts = |text| {
+            TemplateName::parse(text).map(|name| [name.as_str().to_owned(), name.name().into(), name.tag().into()])
+        };
+        assert_eq!(parts("a:latest"), Some(["a", "a", "latest"].map(str::to_owned)));
+        assert_eq!(parts("a:1"), Some(["a:1", "a", "1"].map(str::to_owned)));
         assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6e").is_some());
         assert!(BootId::parse("0b0e8c1e-8b7e-4a3c-9f59-1f2a3b4c5d6\n").is_none());
     }

@@ -60,6 +60,8 @@ pub enum Code {
     InvalidCwd,
     /// The agent inside the sandbox died or broke the protocol.
     GuestLost,
+    /// An image to import is malformed, hostile, too large or not what was promised.
+    InvalidImage,
     /// The data directory can't be used.
     DataDirectory,
     /// The changes of a scratch workspace could not be kept.
@@ -99,6 +101,7 @@ impl Code {
             Self::ProgramNotExecutable => "program_not_executable",
             Self::InvalidCwd => "invalid_cwd",
             Self::GuestLost => "guest_lost",
+            Self::InvalidImage => "invalid_image",
             Self::DataDirectory => "data_directory",
             Self::ChangesLost => "changes_lost",
             Self::Stream => "stream",

@@ -350,7 +350,7 @@ fn on_timeout(text: &str) -> Result<DeadlineAction, String> {
 
 fn template_name(text: &str) -> Result<TemplateName, String> {
     TemplateName::parse(text).ok_or_else(|| {
-        "not a template's name: use at most 64 of a-z, 0-9, dot, dash and underscore, a letter or digit first"
+        "not a template's name: use at most 64 of a-z, 0-9, dot, dash and underscore, a letter or digit first, with or without a :tag"
             .to_owned()
     })
 }
