@@ -202,6 +202,10 @@ fn secrets_outlive_the_server_and_the_egress_process() {
             ask(&server, &sandbox, "/v1/next-process");
             last_seen() == bearer("/v1/next-process", SECOND)
         });
+        // Neither did any request before leave without it.
+        let placeholders =
+            seen().into_iter().filter(|(path, sent)| path == "/v1/next-process" && !sent.ends_with(SECOND));
+        assert_eq!(placeholders.collect::<Vec<_>>(), []);
     });
 }
 

@@ -137,7 +137,12 @@ fn what_is_made_ahead_waits_for_its_owner() {
     assert!(!supervisor.ready.is_claimed);
     assert!(supervisor.ready.ttl_left_ms.is_some_and(|left| (1..=60_000).contains(&left)));
     assert_eq!(supervisor.sh("echo ${WHOSE-nobody}").stdout, b"nobody\n");
-    let claim = || Op::Claim { terms: FOR_EVER, env: [("WHOSE".to_owned(), "mine".to_owned())].into(), egress: None };
+    let claim = || Op::Claim {
+        terms: FOR_EVER,
+        env: [("WHOSE".to_owned(), "mine".to_owned())].into(),
+        egress: None,
+        uses_secrets: false,
+    };
     assert!(described(supervisor.request(claim())).is_claimed);
     assert!(matches!(supervisor.request(claim()), Reply::Error(problem) if problem.code == Code::Contradiction));
     assert_eq!(supervisor.sh("echo ${WHOSE-nobody}").stdout, b"mine\n");

@@ -22,6 +22,8 @@ pub struct Limits {
     pub handshake_time: Duration,
     /// Until the server is connected, its TLS handshake included.
     pub connect_time: Duration,
+    /// Until a server has bound the secrets of a session that waits for them.
+    pub secrets_time: Duration,
     /// Without a byte in either direction, while a request or a tunnel is open.
     pub idle_time: Duration,
     /// Allowed decisions that wait for the supervisor, and as many denied ones. Those beyond are counted and dropped.
@@ -40,6 +42,7 @@ impl Default for Limits {
             head_time: Duration::from_secs(75),
             handshake_time: Duration::from_secs(15),
             connect_time: Duration::from_secs(30),
+            secrets_time: Duration::from_secs(10),
             // A model may think for ten minutes before it sends the first byte.
             idle_time: Duration::from_secs(15 * 60),
             decisions: 1024,

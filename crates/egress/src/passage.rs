@@ -42,6 +42,8 @@ enum Way {
     /// Each request is decided, a denied destination's too.
     Requests,
     Tunnel(RuleRef),
+    /// Its secrets didn't come in time.
+    NotYet(Page),
     Raw {
         record: Arc<Record>,
         server: TcpStream,
@@ -70,7 +72,15 @@ pub(crate) async fn serve(link: Arc<Link>, client: Client, to: Destination) {
 pub(crate) async fn open(link: &Arc<Link>, to: Destination) -> Result<Opening, Page> {
     let to = Arc::new(to);
     ask::settle(link, &to).await;
-    let way = match link.session().rules().connection(&to) {
+    let session = link.session();
+    if !session.has_secrets() {
+        let is_unread = matches!(session.rules().connection(&to), Passage::Tunnel { .. } | Passage::Raw { .. });
+        // Which hosts are inspected depends on the secrets. Requests wait one by one.
+        if is_unread && let Err(refusal) = session.until_secrets(&to).await {
+            return without_secrets(link, to, refusal);
+        }
+    }
+    let way = match session.rules().connection(&to) {
         Passage::Denied(_) | Passage::Inspect => Way::Requests,
         // What passes unread can't be recorded or replayed.
         Passage::Tunnel { .. } if link.session().has_tape() => Way::Requests,
@@ -88,10 +98,38 @@ pub(crate) async fn open(link: &Arc<Link>, to: Destination) -> Result<Opening, P
     Ok(Opening { to, way })
 }
 
+/// A connection that would pass unread, and may lead to a host that a secret is for.
+fn without_secrets(link: &Arc<Link>, to: Arc<Destination>, refusal: Refusal) -> Result<Opening, Page> {
+    if let Passage::Raw { .. } = link.session().rules().connection(&to) {
+        Record::new(link, Arc::clone(&to), Asked::Connection(Protocol::Tcp)).deny(&refusal);
+        return Err(Page::not_yet(refusal));
+    }
+    Ok(Opening { to, way: Way::NotYet(Page::not_yet(refusal)) })
+}
+
+/// Each request is answered with the page.
+async fn not_yet(link: Arc<Link>, mut client: Client, to: Arc<Destination>, page: Page) {
+    if link.session().rules().wire(&to) == Wire::Http {
+        return exchange(link, client, to, Mode::Refuse(page)).await;
+    }
+    match peek(&mut client, hello::DEADLINE).await {
+        Ok(hello) => {
+            let shown = shown_name(&to, &hello);
+            terminated(link, client, to, &shown, Mode::Refuse(page)).await;
+        }
+        Err(PeekError::NotTls { bytes }) => {
+            client.ahead = bytes;
+            exchange(link, client, to, Mode::Refuse(page)).await;
+        }
+        Err(error) => unreadable(&link, &to, &error),
+    }
+}
+
 pub(crate) async fn proceed(link: Arc<Link>, client: Client, Opening { to, way }: Opening) {
     match way {
         Way::Raw { record, server } => copy(&link, client, server, &record).await,
         Way::Requests => requests(link, client, to).await,
+        Way::NotYet(page) => not_yet(link, client, to, page).await,
         Way::Tunnel(rule) => match link.session().rules().wire(&to) {
             Wire::Http => plain(link, client, to).await,
             Wire::Tls | Wire::Either => tunnel_by_name(link, client, to, rule).await,

@@ -74,6 +74,11 @@ impl Page {
         Self::new(StatusCode::BAD_GATEWAY, refusal)
     }
 
+    /// It would be allowed, but not now.
+    pub fn not_yet(refusal: Refusal) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, refusal)
+    }
+
     pub fn too_many(refusal: Refusal) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, refusal)
     }

@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use saggar_domain::Problem;
-use saggar_domain::net::{NetDecision, Rule, Rules};
+use saggar_domain::net::{Destination, NetDecision, Refusal, Rule, Rules};
 use saggar_domain::secret::Grant;
 use saggar_supervisor::egress::{FromEgress, HostAnswer};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::ask::{ANSWERED_MAX, Questions};
 use crate::budget::Budgets;
@@ -62,6 +63,8 @@ pub enum OpenError {
 pub(crate) struct Shared {
     rules: watch::Sender<Arc<Rules>>,
     boundary: Mutex<Boundary>,
+    /// Whether the secrets are bound, or none are expected.
+    has_secrets: watch::Sender<bool>,
     pub limits: Limits,
     pub budgets: Budgets,
     pub ca: Ca,
@@ -105,6 +108,7 @@ impl Session {
         let shared = Shared {
             rules: watch::Sender::new(Arc::new(setup.rules.clone())),
             boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default(), answered: Vec::new() }),
+            has_secrets: watch::Sender::new(true),
             budgets: Budgets::new(&setup.limits),
             ca: Ca::new(provider)?,
             upstream_tls: client_configs(&setup.roots)?,
@@ -143,6 +147,12 @@ impl Session {
     /// are cut. Values that are not used any more are overwritten; a request that was sent with one may still end.
     pub fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
         self.shared.bind(grants)
+    }
+
+    /// Until [`Self::bind`] is called, what the rules allow waits, and is refused if that takes too long. Call it before anything is
+    /// served. A session that takes the place of a lost one must not let a request out without its secret.
+    pub fn await_secrets(&self) {
+        self.shared.has_secrets.send_replace(false);
     }
 
     pub fn handle(&self) -> Handle {
@@ -222,6 +232,15 @@ impl Handle {
         self.0.upgrade().map_or(Ok(()), |shared| shared.bind(grants))
     }
 
+    /// The session is about to end: nothing of it goes out with a secret any more, nor without one that it would need.
+    pub fn forget_secrets(&self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.has_secrets.send_replace(false);
+            let mut boundary = shared.boundary();
+            boundary.secrets = Arc::default();
+        }
+    }
+
     /// Until no refusal is waiting to be reported. May be cancelled at any time.
     pub async fn until_settled(&self) {
         let Some(mut refusing) = self.0.upgrade().map(|shared| shared.refusing.subscribe()) else { return };
@@ -267,7 +286,29 @@ impl Shared {
         let mut boundary = self.boundary();
         boundary.secrets = secrets;
         self.put_in_force(&boundary);
+        // Afterwards: who waited for this goes by the new rules.
+        self.has_secrets.send_replace(true);
         Ok(())
+    }
+
+    pub fn has_secrets(&self) -> bool {
+        *self.has_secrets.borrow()
+    }
+
+    /// Waits until the secrets are bound, within its limit. May be cancelled at any time.
+    pub async fn until_secrets(&self, to: &Destination) -> Result<(), Refusal> {
+        if self.has_secrets() {
+            return Ok(());
+        }
+        let mut bound = self.has_secrets.subscribe();
+        match timeout(self.limits.secrets_time, bound.wait_for(|bound| *bound)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Refusal::new(
+                "egress/secrets-pending",
+                format!("the secrets of the sandbox are not there yet, so nothing is sent to {to}"),
+                "try again in a moment; if it stays so, look into the log of the server",
+            )),
+        }
     }
 
     pub fn secrets(&self) -> Arc<Secrets> {

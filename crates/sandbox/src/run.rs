@@ -14,7 +14,7 @@ use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
-use saggar_supervisor::egress::{Network, SecretFiles, Tape};
+use saggar_supervisor::egress::{Network, SessionSecrets, Tape};
 use saggar_supervisor::{Asker, Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
@@ -71,7 +71,7 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
     let begun = match job.spec.network {
         NetworkMode::Proxied => {
             let names = job.spec.secrets.iter().map(|used| used.name.clone()).collect();
-            let secrets = SecretFiles::new(names, std::mem::take(&mut job.secrets));
+            let secrets = SessionSecrets::new(names, std::mem::take(&mut job.secrets));
             let (rules, asks) = (job.spec.egress.clone(), job.asks.is_some());
             Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets, asks).map(Some).map_err(not_made)
         }

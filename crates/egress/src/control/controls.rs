@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use saggar_domain::Problem;
 use saggar_domain::net::{EgressDraft, Rules};
 use saggar_domain::secret::Grant;
+use saggar_domain::{Code, Problem};
 use saggar_jail::Rule;
 use saggar_supervisor::egress::Upstream;
+use tokio::sync::watch;
 
 use crate::session::Handle;
 use crate::setting::Setting;
@@ -17,6 +18,7 @@ pub(crate) struct Controls {
     handle: Handle,
     setting: Setting,
     basis: Mutex<Basis>,
+    is_displaced: watch::Sender<bool>,
 }
 
 /// What the rules in force are made of.
@@ -28,7 +30,22 @@ struct Basis {
 
 impl Controls {
     pub(super) fn new(handle: Handle, setting: Setting, draft: EgressDraft, own: Vec<IpAddr>) -> Self {
-        Self { handle, setting, basis: Mutex::new(Basis { draft, own }) }
+        let basis = Mutex::new(Basis { draft, own });
+        Self { handle, setting, basis, is_displaced: watch::Sender::new(false) }
+    }
+
+    /// Another session has taken the place of this one, which ends. Its secrets are gone when this returns.
+    pub fn displace(&self) {
+        // In this order: what is bound at this moment is forgotten, too.
+        self.is_displaced.send_replace(true);
+        self.handle.forget_secrets();
+    }
+
+    /// May be cancelled at any time.
+    pub(super) async fn until_displaced(&self) {
+        let mut displaced = self.is_displaced.subscribe();
+        // The sender lives as long as we do.
+        let _ = displaced.wait_for(|is_displaced| *is_displaced).await;
     }
 
     /// Connections that the new rules forbid are cut.
@@ -42,7 +59,9 @@ impl Controls {
 
     /// Requests from now on get these secrets and no others.
     pub(super) fn bind(&self, grants: Vec<Grant>) -> Result<(), Problem> {
-        self.handle.bind(grants)
+        // Held meanwhile, so that it can't be displaced in between.
+        let is_displaced = self.is_displaced.borrow();
+        if *is_displaced { Err(displaced()) } else { self.handle.bind(grants) }
     }
 
     /// The host's network has changed: name servers, hosts file, own addresses.
@@ -64,6 +83,14 @@ impl Controls {
     fn basis(&self) -> MutexGuard<'_, Basis> {
         self.basis.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+pub(super) fn displaced() -> Problem {
+    Problem::new(
+        Code::SandboxEnded,
+        "another session of the same sandbox has taken the place of this one",
+        "use the newer session; a sandbox has one at a time",
+    )
 }
 
 pub(super) fn rules(mut draft: EgressDraft, own: &[IpAddr]) -> Result<Rules, Problem> {

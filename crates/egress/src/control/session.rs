@@ -11,7 +11,7 @@ use saggar_supervisor::egress::{DESCRIPTORS_MAX, FromEgress, GateCounts, Open, T
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::controls::{Controls, rules};
+use super::controls::{Controls, displaced, rules};
 use super::wire::{Control, Incoming};
 use super::{broken, check_version, misused, tape};
 use crate::decisions::Decisions;
@@ -67,6 +67,9 @@ impl Accepted {
         };
         let (session, decisions) = Session::open(setup).map_err(broken)?;
         session.bind(grants)?;
+        if open.awaits_secrets {
+            session.await_secrets();
+        }
         if open.asks {
             session.ask();
         }
@@ -137,6 +140,7 @@ async fn attend(
                 };
                 control.send(&answer).await.map_err(broken)?;
             }
+            () = controls.until_displaced() => return Err(displaced()),
             Some(notice) = session.notice() => control.send(&notice).await.map_err(broken)?,
             Some(decision) = decisions.next() => {
                 control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;

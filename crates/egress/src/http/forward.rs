@@ -94,6 +94,10 @@ pub(crate) async fn handle(conn: Arc<Conn>, mut request: Request<Incoming>) -> R
         record.allow(rule.0);
         passage::recheck(&conn.link, &record, &rules)
     });
+    let decided = match decided {
+        Ok(()) => conn.link.session().until_secrets(&to).await.map_err(Page::not_yet),
+        Err(page) => Err(page),
+    };
     if let Err(page) = decided {
         record.deny(&page.refusal);
         return Ok(refused(&conn, &page, reader, parts.headers.contains_key(EXPECT), body));
@@ -199,6 +203,11 @@ async fn exchange(
     // Only now: secrets may have been replaced while the server was dialled. What goes into the request and what is searched for in
     // the answer come from the same ones.
     let secrets = session.secrets();
+    // In this order: a session that loses its secrets says so before.
+    if let Err(refusal) = session.until_secrets(to).await {
+        record.deny(&refusal);
+        return Err((Page::not_yet(refusal).into(), Some(body)));
+    }
     let chosen = match secrets.choose(conn.scheme, to, &parts, websocket.is_some()) {
         Ok(chosen) => chosen,
         Err(refusal) => {

@@ -29,7 +29,8 @@ pub(crate) struct Entry {
 }
 
 impl Sessions {
-    /// `None` if the process is retired. A second session for a sandbox takes the place of the first: its supervisor has closed that one.
+    /// `None` if the process is retired. A second session for a sandbox takes the place of the first, which ends: its supervisor has
+    /// given that one up. So the secrets of a sandbox are never in two sessions.
     pub fn enter(&self, sandbox: SandboxId, controls: &Arc<Controls>) -> Option<Entry> {
         let is_entered = self.state.send_if_modified(|state| {
             state.sessions += usize::from(!state.is_retired);
@@ -37,7 +38,10 @@ impl Sessions {
         });
         let controls = Arc::downgrade(controls);
         is_entered.then(|| {
-            self.open().insert(sandbox.clone(), Weak::clone(&controls));
+            let before = self.open().insert(sandbox.clone(), Weak::clone(&controls));
+            if let Some(before) = before.and_then(|before| before.upgrade()) {
+                before.displace();
+            }
             Entry { sessions: self.clone(), sandbox, controls }
         })
     }

@@ -90,6 +90,7 @@ fn open(id: &str, allow: &[&str]) -> Open {
         asks: false,
         secrets: Vec::new(),
         placeholders: Vec::new(),
+        awaits_secrets: false,
     }
 }
 
@@ -327,6 +328,78 @@ async fn a_server_gives_secrets_to_one_sandbox_and_the_next_request_has_them() {
     })
     .await;
     assert_eq!(refused, [Code::SandboxEnded, Code::InvalidValue]);
+}
+
+/// The first answer to an inspected request.
+async fn inspected(sandbox: &Supervisor, host: &'static str) -> http::StatusCode {
+    let stream = sandbox.tunnel(&format!("{host}:443")).await;
+    let stream = tls(stream, host, &sandbox.ca_pem, HTTP1).await.unwrap();
+    send1(&mut http1(stream).await, get(host, "/")).await.status
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_awaits_secrets_lets_nothing_out_before_they_are_bound() {
+    let world = World::new();
+    let server = world.https("one.test").await;
+    world.echo("one.test:7000").await;
+    let running = Running::of(&world);
+    let awaiting = Open { awaits_secrets: true, ..open(ONE, &["one.test", "one.test:7000"]) };
+    let one = Supervisor::try_open(&running, awaiting).await.unwrap();
+    // What is denied is denied at once, as the self-test of a sandbox needs it.
+    assert!(one.fetch("other.test").await.starts_with("HTTP/1.1 403 "));
+    let management = managed(&running).await;
+    let bind = async {
+        // Both wait by now, or come later: neither makes a difference.
+        tokio::task::yield_now().await;
+        assert_eq!((world.dials(), server.seen().len()), (0, 0));
+        let mut management = management;
+        blocking(move || management.bind(SandboxId::parse(ONE).unwrap(), vec![bearer("canary", "first-canary")]))
+            .await
+            .unwrap();
+    };
+    // Without secrets this host would pass unread.
+    let request = inspected(&one, "one.test");
+    let raw = async {
+        let mut raw = one.tunnel("one.test:7000").await;
+        echoes(&mut raw).await
+    };
+    let (status, echoed, ()) = tokio::join!(request, raw, bind);
+    assert_eq!((status, echoed), (http::StatusCode::OK, true));
+    assert_eq!(server.seen()[0].headers["authorization"], "Bearer first-canary");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_is_displaced_ends_and_has_no_secret_any_more() {
+    let world = World::new();
+    let server = world.https("one.test").await;
+    let running = Running::of(&world);
+    let first = Supervisor::open(&running, ONE, &["one.test/**"]).await;
+    let mut management = managed(&running).await;
+    let management = blocking(move || {
+        management.bind(SandboxId::parse(ONE).unwrap(), vec![bearer("canary", "first-canary")]).unwrap();
+        management
+    })
+    .await;
+    let stream = tls(first.tunnel("one.test:443").await, "one.test", &first.ca_pem, HTTP1).await.unwrap();
+    let mut kept = http1(stream).await;
+    assert_eq!(send1(&mut kept, get("one.test", "/")).await.status, http::StatusCode::OK);
+
+    let second = Supervisor::open(&running, ONE, &["one.test/**"]).await;
+    // The first supervisor hears why, and the connections of its session are closed.
+    let why = blocking(move || {
+        let Supervisor { mut session, _gate, .. } = first;
+        session.await_decisions(|_| false).unwrap_err().message
+    })
+    .await;
+    assert!(why.contains("another session of the same sandbox"), "{why}");
+    let ended = timeout(DEADLINE, kept.send_request(get("one.test", "/"))).await.expect("an end in time");
+    assert!(ended.is_err(), "{ended:?}");
+    // The second has none until the server binds them to it, and then only it has them.
+    assert_eq!(inspected(&second, "one.test").await, http::StatusCode::OK);
+    let seen = server.seen();
+    let sent = seen.iter().map(|seen| seen.headers.contains_key("authorization")).collect::<Vec<_>>();
+    assert_eq!(sent, [true, false]);
+    drop(management);
 }
 
 fn bearer(name: &str, value: &str) -> Grant {

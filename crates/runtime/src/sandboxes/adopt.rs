@@ -104,11 +104,8 @@ impl Sandboxes {
     /// What changed while no server ran, and what a server didn't come to before it died.
     async fn bind_adopted(&self) -> Result<(), Fault> {
         for (id, row) in self.live_rows().await? {
-            if !row.asked.spec.secrets.is_empty()
-                && let Err(fault) = self.bind_again(&id).await
-            {
-                // It keeps what it has. With the next change of a secret this is tried again.
-                tracing::error!(sandbox = %id, error = %fault, "giving a sandbox its secrets failed");
+            if !row.asked.spec.secrets.is_empty() {
+                self.rebind(&id).await;
             }
         }
         Ok(())

@@ -104,7 +104,8 @@ impl Sandboxes {
         let uses = new.spec.secrets.clone();
         let started = match self.with_placeholders(&id, new.spec, &plan.secrets) {
             Ok(spec) => {
-                self.start_supervisor(&id, spec, terms, false).await.map_err(|error| self.start_fault(&id, error))
+                let owner = Owner::Client { uses_secrets: !uses.is_empty() };
+                self.start_supervisor(&id, spec, terms, owner).await.map_err(|error| self.start_fault(&id, error))
             }
             Err(fault) => Err(fault),
         };
@@ -159,7 +160,8 @@ impl Sandboxes {
                 return Err(fault);
             }
         };
-        let claim = Op::Claim { terms: plan.terms, env: spec.env.into_map(), egress };
+        let uses_secrets = !new.spec.secrets.is_empty();
+        let claim = Op::Claim { terms: plan.terms, env: spec.env.into_map(), egress, uses_secrets };
         let description = match Connection::question(&facts.socket, claim).await {
             Ok(Reply::Described(description)) => description,
             // It died while it waited: the client gets a newly created one.
@@ -308,7 +310,7 @@ impl Sandboxes {
         id: &SandboxId,
         spec: Draft,
         terms: Terms,
-        is_pooled: bool,
+        owner: Owner,
     ) -> Result<Description, StartError> {
         if spec.network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
             self.inner.egress.ensure().await.map_err(StartError::Refused)?;
@@ -320,7 +322,8 @@ impl Sandboxes {
             sandbox_id: id.clone(),
             spec,
             terms,
-            is_pooled,
+            is_pooled: owner == Owner::Nobody,
+            uses_secrets: owner == Owner::Client { uses_secrets: true },
         };
         start(&*self.inner.launcher, &request).await
     }
@@ -367,6 +370,16 @@ impl Sandboxes {
             ingress: new.ingress.clone(),
         }
     }
+}
+
+/// Whom a supervisor is started for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    /// It is kept ready in the pool.
+    Nobody,
+    Client {
+        uses_secrets: bool,
+    },
 }
 
 /// A validated request.

@@ -31,6 +31,8 @@ pub(crate) struct Live {
     pub(crate) ruling: tokio::sync::Mutex<()>,
     /// Whether the rules of its row may not be in force.
     is_unruled: AtomicBool,
+    /// Whether its network may not have its secrets.
+    is_unbound: AtomicBool,
     /// Locked while its paused state is recorded; the number of the last event that the record includes.
     pub(crate) accounted: tokio::sync::Mutex<u64>,
     /// The number of the last event that is stored.
@@ -68,6 +70,7 @@ impl Live {
             ingress: RwLock::new(ingress),
             ruling: tokio::sync::Mutex::new(()),
             is_unruled: AtomicBool::new(false),
+            is_unbound: AtomicBool::new(false),
             accounted: tokio::sync::Mutex::new(0),
             stored,
             ended,
@@ -110,6 +113,15 @@ impl Live {
 
     pub(crate) fn set_unruled(&self, is_unruled: bool) {
         self.is_unruled.store(is_unruled, Ordering::Relaxed);
+    }
+
+    /// Whether its network may not have its secrets. Until it has, programs are refused what would need one.
+    pub(crate) fn is_unbound(&self) -> bool {
+        self.is_unbound.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_unbound(&self, is_unbound: bool) {
+        self.is_unbound.store(is_unbound, Ordering::Relaxed);
     }
 
     pub(crate) fn set_wake(&self, terms: Option<Terms>) {

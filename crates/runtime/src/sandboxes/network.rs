@@ -8,15 +8,19 @@
 use std::sync::Arc;
 
 use saggar_domain::net::{EgressDraft, HostTraffic, Rules};
-use saggar_domain::{Draft, EnvDraft, NetworkMode, PolicyHash, Spec};
+use saggar_domain::{Draft, EnvDraft, NetworkMode, PolicyHash, SandboxId, Spec};
 use saggar_store::{Changed, Sandbox};
 use saggar_supervisor::control::{Description, Op};
+use tokio::task::JoinSet;
 
 use super::Sandboxes;
 use super::live::Live;
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
+
+/// Supervisors that rules are sent to at once.
+const AT_ONCE: usize = 64;
 
 impl Sandboxes {
     /// Replaces all network rules of a sandbox. When this returns they are in force, and connections that they forbid are cut.
@@ -36,12 +40,13 @@ impl Sandboxes {
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
         let hash = policy_hash(&row, egress.clone())?;
+        // Before the row: if this ends in between, the rules are sent again.
+        live.set_unruled(true);
         match self.store().set_egress(live.id.clone(), egress.clone(), hash).await? {
             Changed::Done => {}
             Changed::Otherwise(_) | Changed::Absent => return Err(self.ended_fault(&live.project, &live.id).await),
         }
         pass("egress/row");
-        live.set_unruled(true);
         self.enforce(live, egress).await?;
         pass("egress/ruled");
         self.row_of(&live.project, &live.id).await
@@ -79,12 +84,32 @@ impl Sandboxes {
         }
     }
 
-    /// Sends the rules of the row to every supervisor that has not confirmed them.
-    pub async fn confirm_rules(&self) {
-        for id in self.live_ids() {
-            if let Some(live) = self.inner.register.get(&id).filter(|live| live.is_unruled()) {
-                self.rule_again(&live).await;
+    /// Sends the rules of the row to every supervisor that has not confirmed them, and secrets to every network that may lack them. A
+    /// supervisor that is slow delays no other.
+    pub async fn confirm_networks(&self) {
+        let all = self.live_ids().into_iter().filter_map(|id| self.inner.register.get(&id));
+        let unconfirmed: Vec<_> = all.filter(|live| live.is_unruled() || live.is_unbound()).collect();
+        for some in unconfirmed.chunks(AT_ONCE) {
+            let mut tasks = JoinSet::new();
+            for live in some {
+                let (this, live) = (self.clone(), Arc::clone(live));
+                tasks.spawn(async move {
+                    if live.is_unruled() {
+                        this.rule_again(&live).await;
+                    }
+                    if live.is_unbound() {
+                        this.rebind(&live.id).await;
+                    }
+                });
             }
+            while tasks.join_next().await.is_some() {}
+        }
+    }
+
+    /// Remembers whether its network has its secrets.
+    pub(crate) fn note_bound(&self, id: &SandboxId, is_bound: bool) {
+        if let Some(live) = self.inner.register.get(id) {
+            live.set_unbound(!is_bound);
         }
     }
 

@@ -8,6 +8,7 @@ use saggar_supervisor::control::{Op, Terms};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::create::Owner;
 use super::pool::{Pool, PoolKind, Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
@@ -45,7 +46,7 @@ impl Upkeep {
                 tracing::error!(error = %fault, "settling sandboxes whose creator died failed");
             }
             sandboxes.end_long_paused().await;
-            sandboxes.confirm_rules().await;
+            sandboxes.confirm_networks().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.sweep().await;
@@ -171,7 +172,7 @@ impl Sandboxes {
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, kind.spec(), terms, true).await {
+        match self.start_supervisor(&id, kind.spec(), terms, Owner::Nobody).await {
             Ok(_) => {
                 self.inner.pool(kind).put(Ready::new(id, kind, slot, UNOWNED_MAX));
                 true

@@ -106,11 +106,7 @@ impl Sandboxes {
             EventBody::Paused { .. } => self.write_state(live, event.seq, Change::Paused { at: now() }).await?,
             EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
             // The new egress process has none of its secrets.
-            EventBody::NetworkRestored => {
-                if let Err(fault) = self.bind_again(&live.id).await {
-                    tracing::error!(sandbox = %live.id, error = %fault, "giving a sandbox its secrets failed");
-                }
-            }
+            EventBody::NetworkRestored => self.rebind(&live.id).await,
             EventBody::Started { .. }
             | EventBody::Claimed
             | EventBody::ExecStarted { .. }

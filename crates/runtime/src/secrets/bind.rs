@@ -74,14 +74,29 @@ impl Sandboxes {
 
     /// Gives live sandboxes the current versions of their secrets. One without a session gets them with its next one.
     pub(crate) async fn bind_all(&self, ids: &[SandboxId]) -> Result<(), Fault> {
+        let mut outcome = Ok(());
         for id in ids {
-            self.bind_again(id).await?;
+            // One that fails must not leave the others with what they had.
+            outcome = outcome.and(self.bind_again(id).await);
         }
-        Ok(())
+        outcome
     }
 
-    /// The same for one sandbox, if it is live and uses any.
-    pub(crate) async fn bind_again(&self, id: &SandboxId) -> Result<(), Fault> {
+    /// The same for one sandbox. If it fails, it is tried again later.
+    pub(crate) async fn rebind(&self, id: &SandboxId) {
+        if let Err(fault) = self.bind_again(id).await {
+            tracing::error!(sandbox = %id, error = %fault, "giving a sandbox its secrets failed; trying again later");
+        }
+    }
+
+    /// The same, if it is live and uses any.
+    async fn bind_again(&self, id: &SandboxId) -> Result<(), Fault> {
+        let bound = self.bind_live(id).await;
+        self.note_bound(id, bound.is_ok());
+        bound
+    }
+
+    async fn bind_live(&self, id: &SandboxId) -> Result<(), Fault> {
         let Some(row) = self.store().sandbox_of_any(id.clone()).await? else { return Ok(()) };
         if row.asked.spec.secrets.is_empty() || !row.life.state().is_live() {
             return Ok(());

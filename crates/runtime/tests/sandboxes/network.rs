@@ -84,8 +84,38 @@ fn rules_that_a_supervisor_does_not_confirm_are_sent_again() {
     assert_eq!(server.row(&id).unwrap().asked.spec.egress, rules("b.example"), "what was asked for last");
     host.set_mute(&id, false);
     server.run(async { tokio::time::resume() });
-    server.run(server.sandboxes.confirm_rules());
+    server.run(server.sandboxes.confirm_networks());
     assert_eq!(host.sandbox(&id).egress(), Some(rules("b.example")));
+}
+
+#[test]
+fn a_supervisor_that_does_not_respond_delays_the_rules_of_no_other() {
+    let (place, host, server, one, _) = with_one();
+    let two = server.run(server.create(with_spec(proxied("a.example")), None)).unwrap().sandbox.asked.id;
+    // Whichever is first in the server's list: each of them is silent once.
+    let mut server = server;
+    for (silent, heard, allow) in [(&one, &two, "b.example"), (&two, &one, "c.example")] {
+        let hash = Spec::resolve(proxied(allow)).unwrap().policy_hash();
+        for id in [&one, &two] {
+            server.run(server.sandboxes.store().set_egress(id.clone(), rules(allow), hash.clone())).unwrap();
+        }
+        server.kill();
+        for id in [&one, &two] {
+            host.set_mute(id, true);
+        }
+        server = Server::start_impatient(&place, &host);
+        server.run(async { tokio::time::resume() });
+        host.set_mute(heard, false);
+        // The silent one responds only when the other has its rules. If that one had to wait, it would be too late.
+        let ruled = async {
+            while host.sandbox(heard).egress() != Some(rules(allow)) {
+                tokio::task::yield_now().await;
+            }
+            host.set_mute(silent, false);
+        };
+        server.run(async { tokio::join!(server.sandboxes.confirm_networks(), ruled) });
+        assert_eq!(host.sandbox(silent).egress(), Some(rules(allow)));
+    }
 }
 
 fn decision(host: &str, verdict: Verdict) -> Box<NetDecision> {

@@ -23,6 +23,9 @@ pub struct Start {
     /// time to live applies until then.
     #[serde(default)]
     pub is_pooled: bool,
+    /// Whether the server binds secrets to the sandbox's network. Its programs have no network while they are not bound.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub uses_secrets: bool,
 }
 
 /// A request. The operation decides the kind of reply.
@@ -49,6 +52,9 @@ pub enum Op {
         /// The rules of a proxied sandbox; one from the pool has none and reaches nothing until then.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         egress: Option<EgressDraft>,
+        /// As in [`Start`].
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        uses_secrets: bool,
     },
     /// Start a program: `started`, then the replies of [`Op::Attach`] if it follows.
     Exec(Box<StartExec>),

@@ -103,6 +103,9 @@ pub struct Open {
     /// Their placeholders, if an earlier session has told them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub placeholders: Vec<String>,
+    /// Whether a server binds secrets to this session. Until it has, nothing that the rules allow goes out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_secrets: bool,
 }
 
 /// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and

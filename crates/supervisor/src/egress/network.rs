@@ -50,7 +50,7 @@ pub struct Network {
     unanswered: VecDeque<EgressDraft>,
     /// How many sessions there were before this one.
     generation: u32,
-    secrets: SecretFiles,
+    secrets: SessionSecrets,
     kept: Option<Kept>,
     /// Whether it is recorded, or answered from a recording. Another session would not be.
     is_taped: bool,
@@ -59,18 +59,25 @@ pub struct Network {
     source: Box<dyn Source>,
 }
 
-/// Secrets that sessions begin with. Only the egress process reads the files.
+/// Secrets of the sessions: those that they begin with, from files that only the egress process reads; or those that a server binds.
 #[derive(Debug, Default)]
-pub struct SecretFiles {
+pub struct SessionSecrets {
     names: Vec<SecretName>,
     files: Vec<OwnedFd>,
     /// As the first session told them.
     placeholders: Vec<String>,
+    /// Whether each session waits for a server to bind them.
+    come_from_server: bool,
 }
 
-impl SecretFiles {
+impl SessionSecrets {
     pub fn new(names: Vec<SecretName>, files: Vec<OwnedFd>) -> Self {
-        Self { names, files, placeholders: Vec::new() }
+        Self { names, files, ..Self::default() }
+    }
+
+    /// None at first. If the sandbox uses any, a server binds them to each of its sessions.
+    pub fn of_server(are_used: bool) -> Self {
+        Self { come_from_server: are_used, ..Self::default() }
     }
 }
 
@@ -128,7 +135,7 @@ impl Network {
         mut source: Box<dyn Source>,
         sandbox_id: SandboxId,
         rules: EgressDraft,
-        secrets: SecretFiles,
+        secrets: SessionSecrets,
         asks: bool,
     ) -> Result<Self, Problem> {
         let mut session = source.connect()?;
@@ -190,6 +197,11 @@ impl Network {
     pub fn hand_tape(&mut self, tape: &Tape) -> Result<Option<String>, Problem> {
         self.is_taped = true;
         self.session().map_or_else(|| Err(wire::gone("it ended")), |session| session.hand_tape(tape))
+    }
+
+    /// The sandbox uses secrets of a server. The session that is open gets them before any program runs; each later one waits for them.
+    pub fn use_server_secrets(&mut self) {
+        self.secrets.come_from_server = true;
     }
 
     pub fn rules(&self) -> &EgressDraft {
@@ -378,11 +390,11 @@ fn open(
     session: &mut Session,
     sandbox_id: &SandboxId,
     rules: &EgressDraft,
-    secrets: &SecretFiles,
+    secrets: &SessionSecrets,
     generation: u32,
     asks: bool,
 ) -> Result<(), Problem> {
-    let SecretFiles { names, files, placeholders } = secrets;
+    let SessionSecrets { names, files, placeholders, come_from_server } = secrets;
     for file in files {
         // The session before has read them to their end. What can't be rewound is empty, and then refused.
         let _ = rustix::fs::seek(file, rustix::fs::SeekFrom::Start(0));
@@ -396,6 +408,7 @@ fn open(
         asks,
         secrets: names.clone(),
         placeholders: placeholders.clone(),
+        awaits_secrets: *come_from_server,
     };
     let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     session.open(message, &files)
@@ -449,7 +462,7 @@ mod tests {
         let peers = Peers::default();
         let source = Box::new(Scripted { peers: Rc::clone(&peers), tries });
         let sandbox = SandboxId::parse("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
-        let mut network = Network::begin(source, sandbox, draft("one.test"), SecretFiles::default(), false).unwrap();
+        let mut network = Network::begin(source, sandbox, draft("one.test"), SessionSecrets::default(), false).unwrap();
         let counts = GateCounts { tcp: 0, proxy: 0, dns_udp: 0, dns_tcp: 0 };
         network.kept = Some(Kept { counts, gates: Vec::new(), files: TrustFiles(Vec::new()) });
         let State::Opening { session, .. } = std::mem::replace(&mut network.state, State::Closed) else { panic!() };

@@ -66,7 +66,13 @@ impl Hold {
             _ => self.lifetime.touch(now),
         }
         match op {
-            Op::Claim { terms, env, egress } => self.claim(token, terms, env, egress, now),
+            Op::Claim { terms, env, egress, uses_secrets } => {
+                let answer = self.claim(token, terms, env, egress, now)?;
+                if let Some(proxied) = self.proxied.as_mut().filter(|_| uses_secrets) {
+                    proxied.network.use_server_secrets();
+                }
+                Ok(answer)
+            }
             Op::Exec(start) => self.start(token, *start, now).map(|()| None),
             Op::Attach(attach) => self.attach(token, &attach, now).map(|()| None),
             Op::StdinEnd { .. } => Err(Problem::new(
