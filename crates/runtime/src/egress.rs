@@ -201,7 +201,7 @@ impl Link {
         let mut known = read_upstream().await;
         loop {
             tokio::select! {
-                () = ended(socket) => return,
+                () = self.ended(socket) => return,
                 () = tokio::time::sleep(UPSTREAM_EVERY) => {}
             }
             let now = read_upstream().await;
@@ -216,6 +216,29 @@ impl Link {
                 Err(problem) => {
                     tracing::warn!(error = %problem, "telling the egress process about the host's network failed")
                 }
+            }
+        }
+    }
+
+    /// Until the other side has closed. The process says nothing unasked, but its answers make the socket readable, too.
+    async fn ended(&self, socket: &UnixStream) {
+        use rustix::net::{RecvFlags, recv};
+        loop {
+            let peek = || Ok(recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT)?);
+            if socket.readable().await.is_err() {
+                return;
+            }
+            match socket.try_io(Interest::READABLE, peek) {
+                // An answer, which another thread is about to read, or which came too late for it.
+                Ok((_, 1..)) => {
+                    tokio::time::sleep(ANSWERING).await;
+                    if let Ok(mut management) = self.management.try_lock() {
+                        management.forget_late();
+                    }
+                }
+                Err(error)
+                    if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {}
+                Ok(_) | Err(_) => return,
             }
         }
     }
@@ -238,23 +261,6 @@ async fn restart(service: Weak<Inner>, ended: &Arc<Link>) {
             Err(problem) => tracing::error!(error = %problem, "starting the egress process failed"),
         }
         tokio::time::sleep(backoff(failed)).await;
-    }
-}
-
-/// Until the other side has closed. The process says nothing unasked, but its answers make the socket readable, too.
-async fn ended(socket: &UnixStream) {
-    use rustix::net::{RecvFlags, recv};
-    loop {
-        let peek = || Ok(recv(socket, &mut [0u8; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT)?);
-        if socket.readable().await.is_err() {
-            return;
-        }
-        match socket.try_io(Interest::READABLE, peek) {
-            // An answer, which another thread is about to read.
-            Ok((_, 1..)) => tokio::time::sleep(ANSWERING).await,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted) => {}
-            Ok(_) | Err(_) => return,
-        }
     }
 }
 
