@@ -23,6 +23,8 @@ use super::seal::SealingKey;
 const PREFIX: &str = "saggar-sealing-key-v1:";
 const HEADER: &str = "# Keys that seal the secrets of saggar's servers. Without them, stored secrets can't be read.\n\
                       # Keep a copy, apart from the backups of the data directory.\n";
+/// Ends the name of a file that is about to take the place of the key file.
+const NEW: &str = ".new";
 /// Maximum size of the file, in bytes: about a thousand keys.
 const LEN_MAX: u64 = 64 << 10;
 
@@ -124,13 +126,17 @@ impl KeyFile {
         let new = self.write_beside(std::slice::from_ref(&key))?;
         // Never replaces a file that another process has made meanwhile.
         let made = std::fs::hard_link(&new, &self.path);
-        std::fs::remove_file(&new)?;
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            Ok(()) | Err(_) => {}
+        }
         match made {
             Ok(()) => {
                 File::open(directory)?.sync_all()?;
                 Ok(key)
             }
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            // Or it has even changed that file, and removed ours with what was left over.
+            Err(error) if matches!(error.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {
                 self.keys()?.into_iter().next().ok_or(KeyFault::Empty)
             }
             Err(error) => Err(error.into()),
@@ -140,49 +146,31 @@ impl KeyFile {
     /// Adds a new key before the others. It is on the disk when this returns.
     pub(crate) fn add(&self) -> Result<SealingKey, KeyFault> {
         let new = SealingKey::generate();
-        self.replace(|keys| {
-            let mut keys = keys;
-            keys.insert(0, new.clone());
-            keys
-        })?;
+        self.restore(&new)?;
         Ok(new)
     }
 
-    /// Removes all keys but these. Returns how many were removed.
-    pub(crate) fn keep_only(&self, ids: &BTreeSet<SealingKeyId>) -> Result<usize, KeyFault> {
-        let mut removed = 0;
-        self.replace(|keys| {
-            let before = keys.len();
-            let kept: Vec<SealingKey> = keys.into_iter().filter(|key| ids.contains(key.id())).collect();
-            removed = before - kept.len();
-            kept
-        })?;
-        Ok(removed)
-    }
-
-    /// Changes the keys, one process at a time.
-    fn replace(&self, change: impl FnOnce(Vec<SealingKey>) -> Vec<SealingKey>) -> Result<(), KeyFault> {
-        self.check_place()?;
+    /// Adds a key before the others, unless it is there. Returns all keys.
+    pub(crate) fn restore(&self, key: &SealingKey) -> Result<Vec<SealingKey>, KeyFault> {
         let locked = self.lock()?;
-        let keys = change(read(&locked)?);
-        if keys.is_empty() {
-            return Err(KeyFault::Empty);
+        let mut keys = locked.keys()?;
+        if keys.iter().all(|known| known.id() != key.id()) {
+            keys.insert(0, key.clone());
+            locked.replace(&keys)?;
         }
-        let new = self.write_beside(&keys)?;
-        // A link stays one: what it leads to is replaced.
-        std::fs::rename(&new, std::fs::canonicalize(&self.path)?)?;
-        File::open(self.directory()?)?.sync_all()?;
-        Ok(())
+        Ok(keys)
     }
 
-    /// The file, locked. A lock is on a file and not on its name, so another file may have the name by then.
-    fn lock(&self) -> Result<File, KeyFault> {
+    /// Waits until no other process changes the file, and keeps them from it.
+    pub(crate) fn lock(&self) -> Result<Locked, KeyFault> {
+        self.check_place()?;
+        // A lock is on a file and not on its name, so another file may have the name by then.
         loop {
             let file = self.open()?;
             flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from)?;
             let (ours, named) = (file.metadata()?, std::fs::metadata(&self.path)?);
             if (ours.dev(), ours.ino()) == (named.dev(), named.ino()) {
-                return Ok(file);
+                return Ok(Locked { file, of: self.clone() });
             }
         }
     }
@@ -198,8 +186,7 @@ impl KeyFile {
 
     fn write_beside(&self, keys: &[SealingKey]) -> Result<PathBuf, KeyFault> {
         let random: [u8; 8] = crate::sandboxes::random();
-        let target = std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
-        let new = target.with_extension(format!("{:016x}.new", u64::from_ne_bytes(random)));
+        let new = self.target().with_extension(format!("{:016x}{NEW}", u64::from_ne_bytes(random)));
         let written = (|| {
             let mut file = File::options().write(true).create_new(true).mode(0o600).open(&new)?;
             file.write_all(text(keys).as_bytes())?;
@@ -215,6 +202,11 @@ impl KeyFile {
         }
     }
 
+    /// Where the keys are: a link stays one, and what it leads to is replaced.
+    fn target(&self) -> PathBuf {
+        std::fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone())
+    }
+
     fn directory(&self) -> Result<&Path, KeyFault> {
         self.path.parent().ok_or(KeyFault::NotAFile)
     }
@@ -228,6 +220,61 @@ impl KeyFile {
             Some(place) if place.starts_with(&data) => Err(KeyFault::InDataDirectory),
             Some(_) => Ok(()),
             None => Err(KeyFault::NotAFile),
+        }
+    }
+}
+
+/// The key file while no other process changes it.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    file: File,
+    of: KeyFile,
+}
+
+impl Locked {
+    fn keys(&self) -> Result<Vec<SealingKey>, KeyFault> {
+        read(&self.file)
+    }
+
+    /// Removes all keys but these. Returns how many were removed.
+    pub(crate) fn keep_only(self, ids: &BTreeSet<SealingKeyId>) -> Result<usize, KeyFault> {
+        let mut keys = self.keys()?;
+        let before = keys.len();
+        keys.retain(|key| ids.contains(key.id()));
+        let removed = before - keys.len();
+        if removed > 0 {
+            self.replace(&keys)?;
+        }
+        Ok(removed)
+    }
+
+    /// On the disk when this returns.
+    fn replace(&self, keys: &[SealingKey]) -> Result<(), KeyFault> {
+        if keys.is_empty() {
+            return Err(KeyFault::Empty);
+        }
+        let target = self.of.target();
+        let directory = target.parent().ok_or(KeyFault::NotAFile)?;
+        remove_leftovers(directory, &target);
+        let new = self.of.write_beside(keys)?;
+        std::fs::rename(&new, &target)?;
+        File::open(directory)?.sync_all()?;
+        Ok(())
+    }
+}
+
+/// Removes files that processes were about to put in the place of the key file when they were killed: they have keys. If one can't be
+/// removed now, it is tried with the next change.
+fn remove_leftovers(directory: &Path, target: &Path) {
+    let stem = target.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let is_leftover = |name: &str| {
+        let random = name.strip_prefix(stem).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(NEW));
+        random.is_some_and(|random| random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(is_leftover) {
+            // As said above.
+            let _ = std::fs::remove_file(entry.path());
         }
     }
 }

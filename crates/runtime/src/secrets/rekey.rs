@@ -4,7 +4,8 @@
 //!  key added to the file ──▶ store seals only with it ──▶ every value resealed ──▶ (forget: other keys removed)
 //! ```
 //! After each step, every value opens with a key that is in the file; so the process may be killed anywhere, and the
-//! command repeated. Keys that no value needs any more stay in the file unless they are to be forgotten: backups from
+//! command repeated. Several may run at once: only keys that the store neither uses nor names are forgotten, and a process whose new key was
+//! forgotten before the store named it puts it back. Keys that no value needs any more stay in the file unless they are to be forgotten: backups from
 //! before need them, and so do other data directories that use the same file.
 
 use std::collections::BTreeSet;
@@ -39,18 +40,17 @@ pub struct Rekeyed {
 pub async fn rekey(store: &Store, file: &KeyFile, old: OldKeys) -> Result<Rekeyed, Fault> {
     // Values that can't be opened stop this before anything has changed.
     let used = store.sealing_keys_in_use().await?;
-    let keys = {
+    {
         let file = file.clone();
         blocking(move || {
             if used.is_empty() {
                 file.first()?;
             }
             let keys = file.keys()?;
-            used.keys().try_for_each(|id| find(&keys, id).map(drop))?;
-            Ok(keys)
+            used.keys().try_for_each(|id| find(&keys, id).map(drop))
         })
-        .await?
-    };
+        .await?;
+    }
     let new = {
         let file = file.clone();
         blocking(move || file.add()).await?
@@ -58,6 +58,11 @@ pub async fn rekey(store: &Store, file: &KeyFile, old: OldKeys) -> Result<Rekeye
     pass("rekey/added");
     store.set_sealing_key(new.id().clone()).await?;
     pass("rekey/fenced");
+    // Another change may have forgotten the new key before the store named it. From here on, none does.
+    let keys = {
+        let (file, new) = (file.clone(), new.clone());
+        blocking(move || file.restore(&new)).await?
+    };
     let mut secrets = 0;
     loop {
         let some = store.secrets_under_other_keys(new.id().clone()).await?;
@@ -78,8 +83,13 @@ pub async fn rekey(store: &Store, file: &KeyFile, old: OldKeys) -> Result<Rekeye
     let forgotten = match old {
         OldKeys::Keep => 0,
         OldKeys::Forget => {
-            let (file, only) = (file.clone(), BTreeSet::from([new.id().clone()]));
-            blocking(move || file.keep_only(&only)).await?
+            let file = file.clone();
+            let locked = blocking(move || file.lock()).await?;
+            // Asked while no other change can add a key: one that has added its key either is named by now, or puts it back.
+            let mut used: BTreeSet<SealingKeyId> = store.sealing_keys_in_use().await?.into_keys().collect();
+            used.extend(store.sealing_key().await?);
+            used.insert(new.id().clone());
+            blocking(move || locked.keep_only(&used)).await?
         }
     };
     Ok(Rekeyed { key: new.id().clone(), secrets, forgotten })

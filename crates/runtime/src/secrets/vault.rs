@@ -114,16 +114,29 @@ impl Vault {
 
     /// The key that new values are sealed with; the first one is made if nothing is sealed yet.
     async fn sealing_key(&self) -> Result<SealingKey, Fault> {
-        if let Some(id) = self.store.sealing_key().await? {
-            return self.key(&id).await;
-        }
-        let is_new = self.store.sealing_keys_in_use().await?.is_empty();
+        let named = self.store.sealing_key().await?;
+        let is_new = match &named {
+            None => self.store.sealing_keys_in_use().await?.is_empty(),
+            Some(id) => match self.key(id).await {
+                // Nothing is sealed any more, so the key that is missing is not missed.
+                Err(Fault::SealingKey { is_unsafe: false, .. })
+                    if self.store.sealing_keys_in_use().await?.is_empty() =>
+                {
+                    true
+                }
+                key => return key,
+            },
+        };
         let file = self.keys.clone();
         let key = move || match is_new {
             true => file.first(),
             false => file.keys()?.into_iter().next().ok_or(KeyFault::Empty),
         };
-        blocking(key).await
+        let key = blocking(key).await?;
+        if named.is_some() {
+            self.store.set_sealing_key(key.id().clone()).await?;
+        }
+        Ok(key)
     }
 
     /// The key with this id.

@@ -80,6 +80,24 @@ async fn a_missing_or_wrong_key_is_named_and_never_replaced() {
 }
 
 #[tokio::test]
+async fn once_nothing_is_sealed_a_lost_key_is_replaced() {
+    let place = Place::new();
+    let project = place.open().await;
+    for _ in 0..2 {
+        project.set_new("openai", CANARY).await;
+        let before = project.sandboxes.store().sealing_key().await.unwrap();
+        std::fs::remove_file(place.key_path()).unwrap();
+        let name = saggar_domain::secret::SecretName::parse("openai").unwrap();
+        let permit = project.permit();
+        project.sandboxes.remove_secret(&permit, &name, saggar_store::WhileUsed::Refuse).await.unwrap();
+        project.set_new("another", CANARY).await;
+        assert_ne!(project.sandboxes.store().sealing_key().await.unwrap(), before);
+        let name = saggar_domain::secret::SecretName::parse("another").unwrap();
+        project.sandboxes.remove_secret(&permit, &name, saggar_store::WhileUsed::Refuse).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_is_damaged_is_refused_as_a_whole() {
     let place = Place::new();
     place.open().await.set_new("openai", CANARY).await;

@@ -108,7 +108,8 @@ impl Project {
         assert_eq!(self.set(name, Some(value), Some("api.example.com")).await.unwrap(), Written::Created);
     }
 
-    /// Whether a secret has this value: storing it again changes nothing.
+    /// Whether a secret has this value: storing it again changes nothing. If it has another one, it loses that, so the test must end.
+    #[must_use]
     pub async fn has(&self, name: &str, value: &str) -> bool {
         self.set(name, Some(value), None).await.unwrap() == Written::Same
     }

@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use saggar_runtime::{Fault, OldKeys, Written, rekey};
 use saggar_store::Store;
 
@@ -115,6 +116,61 @@ async fn a_change_that_is_killed_leaves_every_value_readable_and_can_be_repeated
         }
         assert_eq!(place.findings(), [""; 0], "{point}");
     }
+}
+
+/// Each of the two may forget keys while the other is anywhere.
+#[tokio::test]
+async fn two_changes_at_once_forget_no_key_that_is_used() {
+    for point in ["rekey/added", "rekey/fenced", "rekey/resealed"] {
+        let place = Place::new();
+        let project = place.open().await;
+        for number in 0..3 {
+            project.set_new(&format!("s{number}"), CANARY).await;
+        }
+        drop(project);
+        let mut part = Command::new(std::env::current_exe().unwrap());
+        part.args(["--exact", "rekey::part_that_changes_the_key", "--nocapture", "--test-threads=1"]);
+        let mut part = part.env(PLACE, place.join("")).env("FAIL_AT", format!("stop {point}")).spawn().unwrap();
+        let pid = Pid::from_child(&part);
+        let (_, status) = waitpid(Some(pid), WaitOptions::UNTRACED).unwrap().unwrap();
+        assert!(status.stopped(), "{point}: {status:?}");
+
+        let beside = Store::join(&place.data()).unwrap();
+        rekey(&beside, &place.key_file(), OldKeys::Forget).await.unwrap();
+        kill_process(pid, Signal::CONT).unwrap();
+        // Whether it ends well doesn't matter here: it may find that another one has changed the key.
+        part.wait().unwrap();
+        assert_eq!(place.findings(), [""; 0], "{point}");
+        let project = place::open(&place.data(), place.key_path(), beside).await;
+        for number in 0..3 {
+            assert!(project.has(&format!("s{number}"), CANARY).await, "{point} {number}");
+        }
+        project.set_new("later", CANARY).await;
+    }
+}
+
+#[tokio::test]
+async fn what_a_killed_change_left_beside_the_key_file_is_removed() {
+    let place = Place::new();
+    let project = place.open().await;
+    project.set_new("openai", CANARY).await;
+    // The keys may be where a link leads.
+    let real = place.join("real");
+    std::fs::create_dir(&real).unwrap();
+    std::fs::rename(place.key_path(), real.join("secrets.key")).unwrap();
+    std::os::unix::fs::symlink(real.join("secrets.key"), place.key_path()).unwrap();
+    let kept = ["secrets.new", "other.0123456789abcdef.new", "secrets.0123456789abcdef.new.bak"];
+    for name in ["secrets.0123456789abcdef.new"].iter().chain(&kept) {
+        std::fs::write(real.join(name), "").unwrap();
+    }
+    rekey(project.sandboxes.store(), &place.key_file(), OldKeys::Keep).await.unwrap();
+    let mut left: Vec<String> =
+        std::fs::read_dir(&real).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    left.sort();
+    let mut expected = [&kept[..], &["secrets.key"]].concat();
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+    assert!(place.key_path().is_symlink() && project.has("openai", CANARY).await);
 }
 
 /// Plays its part if the variable is set; does nothing by itself.
