@@ -170,6 +170,7 @@ mod tests {
         assert!(Slot::Bearer.conflicts(&Slot::Basic { user: String::new() }));
         assert!(Slot::Bearer.conflicts(&header("authorization")));
         assert!(!Slot::Bearer.conflicts(&header("x-api-key")));
+        assert!(header("x_api_key").conflicts(&header("x-api-key")));
         assert!(query("key").conflicts(&query("key")));
         assert!(!query("key").conflicts(&query("token")));
         assert!(!query("key").conflicts(&header("key")));

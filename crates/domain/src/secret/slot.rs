@@ -59,7 +59,11 @@ impl Slot {
     pub fn conflicts(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Query { parameter: one }, Self::Query { parameter: another }) => one == another,
-            _ => self.header().is_some() && self.header() == other.header(),
+            // Some servers take `x_api_key` for `x-api-key`.
+            _ => match (self.header(), other.header()) {
+                (Some(one), Some(another)) => one.replace('_', "-") == another.replace('_', "-"),
+                (None, _) | (_, None) => false,
+            },
         }
     }
 

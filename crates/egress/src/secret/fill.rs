@@ -32,6 +32,10 @@ pub(crate) async fn fill(
     record: &Arc<Record>,
 ) -> Result<Body, (Page, Option<Incoming>)> {
     let mut signer = None;
+    // First, so that a secret may be the session token of temporary credentials.
+    if chosen.held().any(|held| matches!(held.content, Content::SigV4 { .. })) {
+        sigv4::strip(parts);
+    }
     for held in chosen.held() {
         match &held.content {
             Content::Header(name, value) => {
@@ -51,7 +55,6 @@ pub(crate) async fn fill(
         }
     }
     let Some((scope, key)) = signer else { return Ok(Body::up(body, Arc::clone(record))) };
-    sigv4::strip(parts);
     let Payload { hash, body } = payload::hashed(session, parts, body, scope.service, to, record).await?;
     let now = OffsetDateTime::now_utc();
     if sigv4::sign(parts, authority, &scope, key.expose(), &hash, now).is_none() {
@@ -67,14 +70,36 @@ fn put_parameter(parts: &mut Parts, parameter: &str, value: &str) -> bool {
         Zeroizing::new(String::with_capacity(path.len() + query.len() + parameter.len() + value.len() * 3 + 2));
     target.push_str(&path);
     target.push('?');
-    for kept in query.split('&').filter(|pair| !pair.is_empty() && decoded(name_of(pair)) != parameter.as_bytes()) {
-        target.push_str(kept);
+    let kept = without_parameters(&query, |name| name == parameter.as_bytes());
+    target.push_str(&kept);
+    if !kept.is_empty() {
         target.push('&');
     }
     target.push_str(&encoded(parameter));
     target.push('=');
     target.push_str(&encoded(value));
     replace_target(parts, &target)
+}
+
+/// A query without some parameters, by their decoded names. Some servers separate parameters by `;` as well as by `&`, so either ends
+/// one; those that stay keep what stands before them.
+pub(super) fn without_parameters(query: &str, is_meant: impl Fn(&[u8]) -> bool) -> String {
+    let mut kept = String::with_capacity(query.len());
+    let mut rest = query;
+    let mut separator = "";
+    while !rest.is_empty() || !separator.is_empty() {
+        let end = rest.find(['&', ';']).unwrap_or(rest.len());
+        let (pair, after) = rest.split_at(end);
+        if !pair.is_empty() && !is_meant(&decoded(name_of(pair))) {
+            if !kept.is_empty() {
+                kept.push_str(separator);
+            }
+            kept.push_str(pair);
+        }
+        let (next, after) = after.split_at(after.len().min(1));
+        (separator, rest) = (next, after);
+    }
+    kept
 }
 
 pub(super) fn path_and_query(parts: &Parts) -> (String, String) {

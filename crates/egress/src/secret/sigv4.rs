@@ -11,7 +11,8 @@ use std::fmt::Write as _;
 use time::OffsetDateTime;
 use zeroize::Zeroizing;
 
-use crate::secret::fill::{decoded, encoded_but, name_of, path_and_query, replace_target};
+use crate::http::headers;
+use crate::secret::fill::{decoded, encoded_but, path_and_query, replace_target, without_parameters};
 
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const DATE: HeaderName = HeaderName::from_static("x-amz-date");
@@ -31,17 +32,15 @@ pub(super) struct Scope<'a> {
 
 /// Removes everything by which the program has signed the request: headers, and the query of a presigned URL.
 pub(super) fn strip(parts: &mut Parts) {
-    for name in [AUTHORIZATION, DATE, TOKEN] {
-        parts.headers.remove(name);
-    }
+    headers::remove_folded(&mut parts.headers, |name| [AUTHORIZATION, DATE, TOKEN].iter().any(|meant| meant == name));
     let (path, query) = path_and_query(parts);
-    let is_signature = |pair: &&str| {
-        let name = decoded(name_of(pair)).to_ascii_lowercase();
-        SIGNATURE_PARAMETERS.contains(&name.as_slice())
+    let is_signature = |name: &[u8]| {
+        let folded = name.iter().map(|byte| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() });
+        SIGNATURE_PARAMETERS.contains(&folded.collect::<Vec<u8>>().as_slice())
     };
-    if query.split('&').any(|pair| is_signature(&pair)) {
-        let kept: Vec<&str> = query.split('&').filter(|pair| !is_signature(pair)).collect();
-        let target = if kept.is_empty() { path } else { format!("{path}?{}", kept.join("&")) };
+    let kept = without_parameters(&query, is_signature);
+    if kept.len() != query.len() {
+        let target = if kept.is_empty() { path } else { format!("{path}?{kept}") };
         // A part of what was a path and a query is one, too.
         let is_replaced = replace_target(parts, &target);
         debug_assert!(is_replaced, "a part of a query");
@@ -338,12 +337,14 @@ mod tests {
 
     #[test]
     fn whatever_a_program_signed_with_is_replaced() {
-        let target = "/b/k?x-id=GetObject&X-Amz-Signature=ab&x%2Damz-credential=c&X-Amz-Date=1&X-Amz-Expires=1";
+        let target = "/b/k?x-id=GetObject&X-Amz-Signature=ab&x%2Damz-credential=c&X-Amz-Date=1&X-Amz-Expires=1&\
+                      X_Amz_Security_Token=t;X-Amz-SignedHeaders=h";
         let (mut parts, ()) = Request::builder()
             .uri(target)
             .header("authorization", "AWS4-HMAC-SHA256 Credential=mine")
             .header("x-amz-date", "20200101T000000Z")
             .header("x-amz-security-token", "mine")
+            .header("x_amz_security_token", "mine")
             .header("x-amz-acl", "private")
             .body(())
             .unwrap()
@@ -354,7 +355,9 @@ mod tests {
         let host = HeaderValue::from_static("b.s3.test");
         sign(&mut parts, &host, &DOCUMENTED.1, DOCUMENTED.0, EMPTY, now).unwrap();
         assert_eq!(parts.headers["x-amz-date"], "20150830T123600Z");
-        assert!(!parts.headers.contains_key("x-amz-security-token"));
+        for name in ["x-amz-security-token", "x_amz_security_token"] {
+            assert!(!parts.headers.contains_key(name), "{name}");
+        }
         let signed = parts.headers["authorization"].to_str().unwrap();
         assert!(signed.contains("SignedHeaders=host;x-amz-acl;x-amz-date,"), "{signed}");
         assert!(!signed.contains(DOCUMENTED.0));
