@@ -14,7 +14,14 @@ const TAG_LEN_MAX: usize = 64;
 const DEFAULT_TAG: &str = "latest";
 
 macro_rules! name {
+    // A text that is none is shown, unless it may be a secret that was put in the wrong place.
     ($(#[$doc:meta])* $name:ident, $check:expr, $form:literal) => {
+        $crate::name::name!($(#[$doc])* $name, $check, |text: &str| format!(concat!("{:?} is not ", $form), text));
+    };
+    ($(#[$doc:meta])* $name:ident, $check:expr, unshown $form:literal) => {
+        $crate::name::name!($(#[$doc])* $name, $check, |_: &str| concat!("this is not ", $form).to_owned());
+    };
+    ($(#[$doc:meta])* $name:ident, $check:expr, $complaint:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
         #[serde(transparent)]
@@ -29,7 +36,8 @@ macro_rules! name {
 
             /// Why a text is not a valid name.
             pub(crate) fn complaint(text: &str) -> String {
-                format!(concat!("{:?} is not ", $form), text)
+                let complain: fn(&str) -> String = $complaint;
+                complain(text)
             }
 
             pub fn as_str(&self) -> &str {

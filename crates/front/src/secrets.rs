@@ -59,6 +59,12 @@ fn file(path: &Path, spec: &Spec) -> Result<OwnedFd, Problem> {
     if metadata.uid() != user.as_raw() && !user.is_root() {
         return Err(fail("belongs to another user", "use a file of your own"));
     }
+    if metadata.nlink() > 1 {
+        return Err(fail(
+            "has several names (hard links), and the sandbox may see one of them",
+            "make a copy of it, and use that",
+        ));
+    }
     if is_shown(path, spec) {
         return Err(fail(
             "is in or under something that the sandbox sees",

@@ -1,9 +1,12 @@
 //! The flags that describe a sandbox, the same for one of this host (`run`) and one of a server (`sandbox create`).
 
+use std::convert::Infallible;
+use std::str::FromStr;
+
 use clap::Args;
 use saggar_domain::net::{EgressDraft, Rule};
 use saggar_domain::secret::SecretUse;
-use saggar_domain::{ByteSize, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, User};
+use saggar_domain::{ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, User};
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +25,7 @@ pub struct SpecFlags {
     pub rules: RuleFlags,
     /// Secret that requests get on their way out; with a variable, programs find a placeholder in it (repeatable)
     #[arg(long = "secret", value_name = "[VARIABLE=]NAME")]
-    pub secret_uses: Vec<SecretUse>,
+    secret_uses: Vec<GivenUse>,
     /// Memory limit of the whole process tree, private storage included [default: 2G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub memory: Option<ByteSize>,
@@ -42,6 +45,33 @@ pub struct SpecFlags {
     /// Bytes kept of stdout and of stderr [default: 8M; unlimited when `run` passes them through]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub output: Option<ByteSize>,
+}
+
+/// A secret as it was named. It is checked later than other values: the parser of arguments repeats what is wrong, and that may be the
+/// value of a secret.
+#[derive(Clone, Debug)]
+struct GivenUse(Result<SecretUse, String>);
+
+impl FromStr for GivenUse {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.parse()))
+    }
+}
+
+impl GivenUse {
+    fn checked(&self) -> Result<SecretUse, Problem> {
+        self.0.clone().map_err(|complaint| {
+            Problem::new(
+                Code::InvalidValue,
+                format!(
+                    "a value of --secret can't be understood, and is not shown because it may be a secret: {complaint}"
+                ),
+                "write it as NAME or VARIABLE=NAME; the secret's value is read from a file, the keyring or the server",
+            )
+        })
+    }
 }
 
 /// Network rules, for a sandbox or for an explanation.
@@ -74,7 +104,7 @@ impl SpecFlags {
             user: self.user,
             network: self.network,
             egress: self.rules.draft(),
-            secrets: self.secret_uses.clone(),
+            secrets: self.secret_uses.iter().map(GivenUse::checked).collect::<Result<_, _>>()?,
             limits: DraftLimits {
                 memory: self.memory,
                 cpus: self.cpus,

@@ -16,13 +16,13 @@ name!(
     /// Not a secret itself: it appears in specs, records and messages.
     SecretName,
     is_name,
-    "the name of a secret: 1 to 63 lower-case letters, digits, '-' and '_', beginning with a letter"
+    unshown "the name of a secret: 1 to 63 lower-case letters, digits, '-' and '_', beginning with a letter"
 );
 name!(
     /// An environment variable that every shell and program can read.
     VariableName,
     is_variable,
-    "the name of a variable: letters, digits and '_', not beginning with a digit"
+    unshown "the name of a variable: letters, digits and '_', not beginning with a digit"
 );
 
 macro_rules! from_text {

@@ -46,6 +46,38 @@ impl fmt::Display for SecretUse {
     }
 }
 
+/// Variables that change how programs are found, started or reached. What begins with `LD_` is one, too.
+const RESERVED: &[&str] = &[
+    "BASH_ENV",
+    "ENV",
+    "GCONV_PATH",
+    "HOME",
+    "IFS",
+    "JAVA_TOOL_OPTIONS",
+    "NODE_EXTRA_CA_CERTS",
+    "NODE_OPTIONS",
+    "PATH",
+    "PERL5LIB",
+    "PERL5OPT",
+    "PYTHONHOME",
+    "PYTHONPATH",
+    "PYTHONSTARTUP",
+    "REQUESTS_CA_BUNDLE",
+    "RUBYLIB",
+    "RUBYOPT",
+    "SHELL",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+    "ALL_PROXY",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+];
+
+fn is_reserved(variable: &str) -> bool {
+    variable.starts_with("LD_") || RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(variable))
+}
+
 /// A secret has a use only where requests are inspected, and a variable has one value.
 pub(crate) fn check_uses(uses: &[SecretUse], network: Option<NetworkMode>, env: &EnvDraft) -> Result<(), Problem> {
     let Some(first) = uses.first() else { return Ok(()) };
@@ -66,6 +98,13 @@ pub(crate) fn check_uses(uses: &[SecretUse], network: Option<NetworkMode>, env: 
     }
     for (at, used) in uses.iter().enumerate() {
         let Some(variable) = &used.env else { continue };
+        if is_reserved(variable.as_str()) {
+            return Err(Problem::new(
+                Code::InvalidValue,
+                format!("the variable {variable} can't hold the placeholder of a secret: it changes how programs run"),
+                "use the variable in which the program looks for its key, such as OPENAI_API_KEY",
+            ));
+        }
         let is_taken = uses[..at].iter().any(|other| other.env.as_ref() == Some(variable) && other.name != used.name);
         if is_taken || env.contains(variable.as_str()) {
             return Err(Problem::new(
@@ -98,8 +137,26 @@ mod tests {
         for text in ["openai", "OPENAI_API_KEY=openai"] {
             assert_eq!(text.parse::<SecretUse>().unwrap().to_string(), text);
         }
-        for wrong in ["", "=openai", "A=", "A=B=c", "A B=c", "OpenAI"] {
-            assert!(wrong.parse::<SecretUse>().is_err(), "{wrong}");
+        for wrong in ["", "=openai", "A=", "A=B=c", "A B=c", "OpenAI", "A=sk-Canary", "sk-Canary=a"] {
+            let complaint = wrong.parse::<SecretUse>().unwrap_err();
+            // It may be a value in the wrong place.
+            assert!(!complaint.contains("Canary") && complaint.contains("the name of a"), "{complaint}");
+        }
+    }
+
+    #[test]
+    fn variables_that_change_how_programs_run_hold_no_placeholder() {
+        let check = |variable: &str| {
+            let used = format!("{variable}=openai").parse().unwrap();
+            check_uses(&[used], Some(NetworkMode::Proxied), &EnvDraft::default())
+        };
+        for reserved in ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PATH", "BASH_ENV", "NODE_OPTIONS", "https_proxy"]
+        {
+            let problem = check(reserved).unwrap_err();
+            assert!(problem.message.contains(reserved), "{problem:?}");
+        }
+        for fine in ["OPENAI_API_KEY", "LDAP_PASSWORD", "GITHUB_TOKEN", "XPATH"] {
+            check(fine).unwrap();
         }
     }
 }

@@ -82,8 +82,28 @@ fn wrong_binding(text: &[u8]) -> Option<String> {
     let body: serde_json::Value = serde_json::from_slice(text).ok()?;
     let binding = body.get("binding")?;
     let has_shape = binding.get("rules")?.as_array()?.iter().all(serde_json::Value::is_string);
-    let error = serde_json::from_value::<Binding>(binding.clone()).err()?;
-    has_shape.then(|| error.to_string())
+    let error = serde_json::from_value::<Binding>(binding.clone()).err()?.to_string();
+    let fields = binding.as_object()?.iter().filter(|(name, _)| *name != "rules").map(|(_, field)| field);
+    let is_shown = |text: &str| SecretValue::parse(text).is_ok() && error.contains(text);
+    // Rules are shown, so that one can see what is wrong with them; unless one is the value.
+    let hides = fields.chain(body.get("value")).any(|field| any_text(field, &is_shown));
+    has_shape.then(|| if hides { "its slot, its placeholder or a rule can't be understood".to_owned() } else { error })
+}
+
+/// Names in a slot that are as long as a value may be.
+const FIELDS: &[&str] = &["access_key_id", "parameter"];
+
+/// Whether a text in this value, or the name of an unknown field, is as wanted.
+fn any_text(value: &serde_json::Value, is_wanted: &dyn Fn(&str) -> bool) -> bool {
+    match value {
+        serde_json::Value::String(text) => is_wanted(text),
+        serde_json::Value::Array(values) => values.iter().any(|value| any_text(value, is_wanted)),
+        serde_json::Value::Object(fields) => {
+            let is_other = |name: &str| !FIELDS.contains(&name) && is_wanted(name);
+            fields.iter().any(|(name, value)| is_other(name) || any_text(value, is_wanted))
+        }
+        serde_json::Value::Null | serde_json::Value::Bool(_) | serde_json::Value::Number(_) => false,
+    }
 }
 
 /// List secrets, by name
