@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use http::Method;
 use http::uri::PathAndQuery;
-use saggar_domain::net::{Destination, NetDecision, Protocol, Refusal, Rules, Verdict, shown_path};
+use saggar_domain::net::{Destination, NetDecision, Protocol, Refusal, Rules, Verdict, shown_method, shown_path};
 use saggar_domain::secret::SecretName;
 
 use crate::budget::HostSlot;
@@ -197,7 +197,7 @@ impl Drop for Record {
             Asked::Connection(protocol) => (*protocol, None, None),
             Asked::Request { protocol, method, path, .. } => {
                 let path = path.as_ref().map(|path| shown_path(path.path()));
-                (*protocol, Some(method.as_str().to_owned()), path)
+                (*protocol, Some(shown_method(method.as_str())), path)
             }
         };
         let is_refusing = state.is_refusing;

@@ -11,6 +11,8 @@ use crate::secret::SecretName;
 
 /// Maximum length of a recorded path, in bytes.
 const PATH_SHOWN_MAX: usize = 512;
+/// Maximum length of a recorded method, in bytes: longer than any that rules know.
+const METHOD_SHOWN_MAX: usize = 64;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetDecision {
@@ -21,6 +23,7 @@ pub struct NetDecision {
     pub address: Option<IpAddr>,
     pub port: u16,
     pub protocol: Protocol,
+    /// As [`shown_method`] writes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// As [`shown_path`] writes it.
@@ -64,10 +67,20 @@ choice!(Verdict {
 
 /// A request's path as it may be recorded and printed: without the query, escaped, and bounded.
 pub fn shown_path(raw: &str) -> String {
-    let path = raw.split(['?', '#']).next().unwrap_or_default();
+    shown(raw.split(['?', '#']).next().unwrap_or_default(), PATH_SHOWN_MAX)
+}
+
+/// A request's method as it may be recorded and printed: escaped, and bounded. One that is longer than rules know is refused, and
+/// recorded.
+pub fn shown_method(raw: &str) -> String {
+    shown(raw, METHOD_SHOWN_MAX)
+}
+
+/// What is cut off ends in `…`.
+fn shown(text: &str, most: usize) -> String {
     let mut shown = String::new();
-    for character in path.chars() {
-        if shown.len() >= PATH_SHOWN_MAX {
+    for character in text.chars() {
+        if shown.len() >= most {
             shown.push('…');
             break;
         }

@@ -25,7 +25,7 @@ mod traffic;
 pub use address::{AddressClass, FAKE_V4, FAKE_V6, Range, RangeError, SELF_TEST_NAME};
 pub use authority::{Destination, parse_authority};
 pub(crate) use bound::check_bound;
-pub use decision::{NetDecision, Protocol, Verdict, shown_path};
+pub use decision::{NetDecision, Protocol, Verdict, shown_method, shown_path};
 pub use host::{Host, HostError, HostName};
 pub use refusal::{Refusal, RuleRef};
 pub use rule::{Rule, RuleError};
