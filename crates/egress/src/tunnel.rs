@@ -13,11 +13,11 @@ use tokio::time::timeout;
 
 use crate::limits::{COPY_BUFFER, HELD_TIME};
 use crate::record::{Record, Spent};
-use crate::secret::Scrubber;
+use crate::secret::{Frames, Unreadable};
 
-/// Copies until both directions have ended, or one has failed; the record then has the reason. Cancelling cuts both. The scrubber is
-/// for what the server sends.
-pub(crate) async fn copy<C, S>(client: C, server: S, record: &Arc<Record>, scrubber: Option<Scrubber>)
+/// Copies until both directions have ended, or one has failed; the record then has the reason. Cancelling cuts both. With
+/// `frames`, what the server sends is a WebSocket from which values of secrets are removed.
+pub(crate) async fn copy<C, S>(client: C, server: S, record: &Arc<Record>, frames: Option<Frames>)
 where
     C: AsyncRead + AsyncWrite + Unpin,
     S: AsyncRead + AsyncWrite + Unpin,
@@ -26,9 +26,9 @@ where
     let (server_reads, server_writes) = tokio::io::split(server);
     let down = async {
         let take = |bytes| record.take_down(bytes);
-        match scrubber {
+        match frames {
             None => direction(server_reads, client_writes, take).await,
-            Some(scrubber) => scrubbed_direction(server_reads, client_writes, take, scrubber).await,
+            Some(frames) => scrubbed_direction(server_reads, client_writes, take, frames).await,
         }
     };
     finish(record, direction(client_reads, server_writes, |bytes| record.take_up(bytes)), down).await;
@@ -59,12 +59,14 @@ async fn finish(
         Ok(((), ())) => {}
         // The record has the reason already.
         Err(End::Spent) => {}
+        Err(End::Unreadable(unreadable)) => record.fail(unreadable.to_string()),
         Err(End::Io(error)) => record.fail(format!("the connection broke: {}", error.kind())),
     }
 }
 
 enum End {
     Spent,
+    Unreadable(Unreadable),
     Io(io::Error),
 }
 
@@ -91,23 +93,23 @@ async fn scrubbed_direction(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     take: impl Fn(usize) -> Result<(), Spent>,
-    mut scrubber: Scrubber,
+    mut frames: Frames,
 ) -> Result<(), End> {
     let mut buffer = vec![0; COPY_BUFFER];
     loop {
         let read = from.read(&mut buffer);
-        let read = match scrubber.held() > 0 {
+        let read = match frames.held() > 0 {
             false => Some(read.await),
             // The server may be waiting for an answer to what is held back.
             true => timeout(HELD_TIME, read).await.ok(),
         };
         let count = read.transpose().map_err(End::Io)?;
         let bytes = match count {
-            None => scrubber.release(),
-            Some(0) => scrubber.finish(),
+            None => frames.release(),
+            Some(0) => frames.finish(),
             Some(count) => {
                 take(count).map_err(|Spent(_)| End::Spent)?;
-                scrubber.push(Bytes::copy_from_slice(&buffer[..count]))
+                frames.push(Bytes::copy_from_slice(&buffer[..count])).map_err(End::Unreadable)?
             }
         };
         if !bytes.is_empty() {

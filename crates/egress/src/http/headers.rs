@@ -65,8 +65,12 @@ pub(crate) fn remove_folded(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> 
     }
 }
 
-/// Replaces values of secrets.
+/// Replaces values of secrets. A header that has one in its name is removed.
 pub(crate) fn scrub(headers: &mut HeaderMap, patterns: &Patterns) {
+    let telling: Vec<HeaderName> = headers.keys().filter(|name| patterns.is_in_name(name.as_str())).cloned().collect();
+    for name in telling {
+        headers.remove(name);
+    }
     for value in headers.values_mut() {
         if let Some(scrubbed) = patterns.scrubbed(value.as_bytes()) {
             *value = HeaderValue::from_bytes(&scrubbed).unwrap_or_else(|_| HeaderValue::from_static("*"));

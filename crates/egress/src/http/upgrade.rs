@@ -1,5 +1,5 @@
 //! WebSockets: after the handshake, bytes are copied and counted until either side ends. Values of secrets are removed from what the
-//! server sends; its frames are not masked.
+//! server sends, whose frames must not be masked.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use hyper_util::rt::TokioIo;
 use crate::http::body::Body;
 use crate::http::headers;
 use crate::record::Record;
-use crate::secret::{Patterns, Scrubber};
+use crate::secret::{Frames, Patterns};
 use crate::tunnel;
 
 /// What goes on after the HTTP connections on both sides have ended.
@@ -28,8 +28,8 @@ impl Upgrade {
     pub async fn run(self) {
         match tokio::try_join!(self.client, self.server) {
             Ok((client, server)) => {
-                let scrubber = self.scrub.map(Scrubber::new);
-                tunnel::copy(TokioIo::new(client), TokioIo::new(server), &self.record, scrubber).await;
+                let frames = self.scrub.map(Frames::new);
+                tunnel::copy(TokioIo::new(client), TokioIo::new(server), &self.record, frames).await;
             }
             Err(_) => self.record.fail("the upgrade was not completed"),
         }

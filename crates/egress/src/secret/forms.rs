@@ -1,14 +1,17 @@
 //! The forms in which a server may send a value back.
 //!
 //! A server that echoes a request shows the value as it is, inside of base64 (`Basic` credentials, or a whole request that was
-//! encoded), percent-encoded, escaped as JSON, or in hexadecimal. Other encodings are not recognised: the scrubber is for
-//! servers that echo, not for those that want to betray the value.
+//! encoded), percent-encoded once or twice, escaped as JSON or HTML, or in hexadecimal. Each form is what one common encoder makes of the
+//! whole value. Other encodings, and two different ones on top of each other, are not recognised: the scrubber is for servers that echo, not for
+//! those that want to betray the value.
 
 use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 use zeroize::Zeroizing;
+
+use crate::secret::escapes::{html, json};
 
 pub(super) type Form = Zeroizing<Vec<u8>>;
 
@@ -23,13 +26,21 @@ pub(super) fn forms(value: &str) -> Vec<Form> {
         forms.extend((0..3).map(|offset| inside_base64(engine, value, offset)));
     }
     for case in [Case::Upper, Case::Lower] {
-        forms.push(form(&percent(value, case, "-._~")));
-        // As `encodeURI` and most path encoders leave it.
-        forms.push(form(&percent(value, case, "-._~!*'();:@&=+$,/?#")));
-        forms.push(form(&percent(value, case, "-._*").replace("%20", "+")));
+        // The second is what `encodeURI` and most path encoders leave.
+        for kept in ["-._~", "-._~!*'();:@&=+$,/?#"] {
+            let once = percent(value, case, |byte| byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte));
+            // A whole query in a parameter of another one.
+            let twice = percent(&once, case, |byte| byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte));
+            forms.extend([form(&once), form(&twice)]);
+        }
+        let mut submitted =
+            form(&percent(value, case, |byte| byte.is_ascii_alphanumeric() || b"-._* ".contains(&byte)));
+        submitted.iter_mut().filter(|byte| **byte == b' ').for_each(|space| *space = b'+');
+        forms.push(submitted);
+        forms.push(form(&percent(value, case, |_| false)));
         forms.push(form(&hexadecimal(value, case)));
     }
-    forms.extend(json(value));
+    forms.extend(json(value).iter().chain(&html(value)).map(|text| form(text)));
     distinct(forms)
 }
 
@@ -59,17 +70,18 @@ fn inside_base64(engine: &impl base64::Engine, value: &str, offset: usize) -> Fo
     Zeroizing::new(digits.as_bytes()[first..end].to_vec())
 }
 
+/// Of hexadecimal digits.
 #[derive(Clone, Copy)]
-enum Case {
+pub(super) enum Case {
     Upper,
     Lower,
 }
 
-fn percent(value: &str, case: Case, kept: &str) -> Zeroizing<String> {
+fn percent(value: &str, case: Case, is_kept: impl Fn(u8) -> bool) -> Zeroizing<String> {
     let mut encoded = Zeroizing::new(String::with_capacity(value.len() * 3));
     for byte in value.bytes() {
         let written = match case {
-            _ if byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte) => {
+            _ if is_kept(byte) => {
                 encoded.push(byte.into());
                 Ok(())
             }
@@ -93,30 +105,6 @@ fn hexadecimal(value: &str, case: Case) -> Zeroizing<String> {
     encoded
 }
 
-/// As most encoders escape it, with slashes as they are and escaped; and with everything beyond ASCII, and what HTML gives a meaning,
-/// in `\u`.
-fn json(value: &str) -> Vec<Form> {
-    let mut plain = Zeroizing::new(String::with_capacity(value.len() * 2));
-    let mut ascii = Zeroizing::new(String::with_capacity(value.len() * 6));
-    for character in value.chars() {
-        if matches!(character, '"' | '\\') {
-            plain.push('\\');
-            ascii.push('\\');
-        }
-        plain.push(character);
-        if character.is_ascii() && !matches!(character, '<' | '>' | '&' | '\'') {
-            ascii.push(character);
-        } else {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                write!(ascii, "\\u{unit:04x}").expect("writing to a string never fails");
-            }
-        }
-    }
-    let slashes = Zeroizing::new(plain.replace('/', "\\/"));
-    let ascii_slashes = Zeroizing::new(ascii.replace('/', "\\/"));
-    vec![form(&plain), form(&slashes), form(&ascii), form(&ascii_slashes)]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,6 +124,10 @@ mod tests {
         check(value, r#"wJalrXUtnFEMI/K7MDENG+bPx \"é\""#);
         check(value, r#"wJalrXUtnFEMI\/K7MDENG+bPx \"é\""#);
         check(value, r#"wJalrXUtnFEMI/K7MDENG+bPx \"\u00e9\""#);
+        check(value, "wJalrXUtnFEMI%252FK7MDENG%252BbPx%2520%2522%25C3%25A9%2522");
+        check(value, "wJalrXUtnFEMI%252fK7MDENG%252bbPx%2520%2522%25c3%25a9%2522");
+        check("sk-canary", "%73%6B%2D%63%61%6E%61%72%79");
+        check("sk-canary", "%73%6b%2d%63%61%6e%61%72%79");
         check(value, "774a616c725855746e46454d492f4b374d44454e472b62507820 22c3a922".replace(' ', "").as_str());
     }
 
@@ -154,6 +146,7 @@ mod tests {
     #[test]
     fn plain_values_have_few_forms_and_the_shortest_has_none_that_occurs_by_chance() {
         assert!(forms(&"a".repeat(40)).len() <= 8);
+        assert!(forms("sk-proj-a.b_c").len() <= 24);
         assert!(forms("12345678").iter().all(|form| form.len() >= 8));
     }
 }

@@ -15,8 +15,10 @@ use crate::http::Scheme;
 use crate::secret::forms::{forms, whole_base64};
 use crate::secret::scrub::Patterns;
 
-/// Values of one session together, in bytes: their forms take about twenty times as much.
+/// Values of one session together, in bytes.
 const VALUES_MAX: usize = 32 * 1024;
+/// All their forms together: usually about 25 times as much. Each byte takes 24 bytes of memory.
+const FORMS_MAX: usize = 1024 * 1024;
 
 /// All secrets of a session. Dropping the last owner overwrites their values.
 #[derive(Default)]
@@ -70,7 +72,17 @@ impl Secrets {
                 all.extend(whole_base64(&Zeroizing::new(format!("{user}:{}", grant.value.expose()))));
             }
         }
-        let values = (!all.is_empty()).then(|| Arc::new(Patterns::new(all.iter().map(|form| form.as_slice()))));
+        if all.iter().map(|form| form.len()).sum::<usize>() > FORMS_MAX {
+            return Err(Problem::new(
+                Code::InvalidValue,
+                format!(
+                    "the values of the sandbox's secrets have {sum} bytes together, and too many special characters to be searched for"
+                ),
+                "use fewer secrets in one sandbox, or shorter ones",
+            ));
+        }
+        let forms = || all.iter().map(|form| form.as_slice());
+        let values = (!all.is_empty()).then(|| Arc::new(Patterns::new(forms()).with_names(forms())));
         let rules = grants.iter().flat_map(|grant| grant.binding.rules().iter().cloned()).collect();
         let held = grants.into_iter().map(Held::new).collect::<Result<_, _>>()?;
         Ok(Self { held, rules, values })

@@ -25,6 +25,8 @@ pub struct Patterns {
     first: Box<[u32; 256]>,
     /// The length of the longest form.
     longest: usize,
+    /// The same forms in lower case, as the name of a header shows them.
+    names: Option<Box<Self>>,
 }
 
 /// A beginning of one or more forms.
@@ -41,13 +43,32 @@ struct Node {
 
 impl Patterns {
     pub fn new<'a>(forms: impl IntoIterator<Item = &'a [u8]>) -> Self {
-        let mut patterns = Self { nodes: vec![Node::new(0, 0)], first: Box::new([NONE; 256]), longest: 0 };
+        let forms: Vec<&[u8]> = forms.into_iter().collect();
+        // Growing would leave parts of the forms behind.
+        let mut nodes = Vec::with_capacity(1 + forms.iter().map(|form| form.len()).sum::<usize>());
+        nodes.push(Node::new(0, 0));
+        let mut patterns = Self { nodes, first: Box::new([NONE; 256]), longest: 0, names: None };
         for form in forms {
             patterns.longest = patterns.longest.max(form.len());
             patterns.insert(form);
         }
         patterns.connect();
         patterns
+    }
+
+    /// Also finds forms in names of headers, which are in lower case, and have few characters.
+    pub fn with_names<'a>(self, forms: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+        let forms = forms.into_iter().filter(|form| form.iter().all(is_token));
+        let lower: Vec<_> = forms.map(|form| Zeroizing::new(form.to_ascii_lowercase())).collect();
+        let mut this = self;
+        this.names = Some(Box::new(Self::new(lower.iter().map(|form| form.as_slice()))));
+        this
+    }
+
+    /// Whether an occurrence is in the name of a header.
+    pub fn is_in_name(&self, name: &str) -> bool {
+        self.names.as_ref().is_some_and(|names| names.is_in(name.as_bytes()))
     }
 
     pub fn is_empty(&self) -> bool {

@@ -6,14 +6,16 @@ use futures_util::StreamExt as _;
 use http::{HeaderMap, StatusCode};
 use saggar_domain::net::{NetDecision, Verdict};
 use saggar_domain::secret::{Binding, Grant, SecretName, SecretValue, Slot};
-use tokio::time::timeout;
+use saggar_egress::limits::Limits;
+use saggar_egress::session::Session;
+use tokio::time::{Duration, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::client::{Answer, HTTP1, get, https1, https2, plain, request, send1, send2, tls, with_body};
 use crate::pki::Trust;
 use crate::sandbox::{DEADLINE, Sandbox};
-use crate::server::Seen;
+use crate::server::{Seen, Server};
 use crate::world::World;
 
 const CANARY: &str = "canary/5f+b0c4de71.a9 é";
@@ -115,6 +117,42 @@ async fn every_slot_gets_the_value_and_whatever_was_in_it_is_gone() {
 }
 
 #[tokio::test]
+async fn until_its_secrets_are_bound_a_session_that_awaits_them_refuses_what_it_would_allow() {
+    let world = World::new();
+    let server = world.https("good.test").await;
+    world.https("seen.test").await;
+    world.http("plain.test").await;
+    world.echo("good.test:7000").await;
+    let limits = Limits { secrets_time: Duration::ZERO, ..Limits::default() };
+    let allow = ["good.test", "seen.test/**", "plain.test", "good.test:7000"];
+    let mut sandbox = Sandbox::prepared(&world, &allow, limits, Session::await_secrets).await;
+    // A host that would pass unread, one that is inspected, plain http, a port without a protocol, and a host that is denied anyway.
+    for (host, expected) in [
+        ("good.test", "egress/secrets-pending"),
+        ("seen.test", "egress/secrets-pending"),
+        ("bad.test", "egress/default"),
+    ] {
+        let answer = send1(&mut https1(&sandbox, host).await, get(host, "/")).await;
+        assert_eq!((answer.status.is_server_error(), answer.rule()), (expected != "egress/default", expected));
+        let decision = sandbox.decision().await;
+        assert_eq!((decision.verdict, decision.rule.as_str()), (Verdict::Denied, expected), "{host}");
+    }
+    let answer = send1(&mut plain(&sandbox, "plain.test").await, get("plain.test", "/")).await;
+    assert_eq!((answer.status, answer.rule()), (StatusCode::SERVICE_UNAVAILABLE, "egress/secrets-pending"));
+    assert_eq!(sandbox.decision().await.rule, "egress/secrets-pending");
+    let mut raw = sandbox.dial("good.test", 7000).await;
+    let read = timeout(DEADLINE, tokio::io::AsyncReadExt::read(&mut raw, &mut [0; 1])).await.expect("an end in time");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    assert_eq!(sandbox.decision().await.rule, "egress/secrets-pending");
+    assert_eq!(world.dials(), 0);
+
+    sandbox.session.bind(vec![bearer(&["good.test"])]).unwrap();
+    let answer = send1(&mut https1(&sandbox, "good.test").await, get("good.test", "/")).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    assert_eq!(text(&server.seen()[0], "authorization"), format!("Bearer {CANARY}"));
+}
+
+#[tokio::test]
 async fn a_query_parameter_is_replaced_however_it_is_written() {
     let world = World::new();
     let server = world.https("good.test").await;
@@ -125,6 +163,7 @@ async fn a_query_parameter_is_replaced_however_it_is_written() {
         ("/shown/plain", format!("/shown/plain?key={value}")),
         ("/shown/plain?", format!("/shown/plain?key={value}")),
         ("/shown/plain?key=own&a=1&k%65y=own&key", format!("/shown/plain?a=1&key={value}")),
+        ("/shown/plain?a=1;key=own;b=2&c;k%65y=own", format!("/shown/plain?a=1;b=2&c&key={value}")),
         ("/shown/plain?KEY=kept&a=1", format!("/shown/plain?KEY=kept&a=1&key={value}")),
     ] {
         let answer = send1(&mut sender, get("good.test", target)).await;
@@ -162,6 +201,73 @@ async fn no_way_of_showing_a_request_shows_the_value() {
 }
 
 #[tokio::test]
+async fn a_header_with_a_value_in_its_name_is_removed() {
+    for alpn in [&["h2"][..], &["http/1.1"]] {
+        let world = World::new();
+        world.https_with("good.test", Trust::Good, alpn).await;
+        let key = grant("key", &["good.test"], header("x-key", ""), "Another-Canary-Value");
+        let sandbox = bound(&world, &["good.test"], vec![key]).await;
+        let answer =
+            send2(&mut https2(&sandbox, "good.test").await, request("GET", "https://good.test/shown/name", "")).await;
+        assert_eq!((answer.status, answer.headers.get("x-kept").is_some()), (StatusCode::OK, true));
+        assert!(!visible(&answer).to_ascii_lowercase().contains("canary"), "{}", visible(&answer));
+    }
+}
+
+/// A part could end in the middle of a value, and the next one begin there.
+#[tokio::test]
+async fn a_host_with_a_secret_is_not_asked_for_parts_and_a_part_is_scrubbed_all_the_same() {
+    for alpn in [&["h2"][..], &["http/1.1"]] {
+        let world = World::new();
+        let server = world.https_with("good.test", Trust::Good, alpn).await;
+        world.https_with("free.test", Trust::Good, alpn).await;
+        let sandbox = bound(&world, &["good.test", "free.test/**"], vec![bearer(&["good.test"])]).await;
+        let asked = |host: &str| {
+            let mut asked = request("GET", &format!("https://{host}/shown/part"), "");
+            asked.headers_mut().insert("range", "bytes=0-9".parse().unwrap());
+            asked.headers_mut().insert("if-range", "\"etag\"".parse().unwrap());
+            asked
+        };
+        let answer = send2(&mut https2(&sandbox, "good.test").await, asked("good.test")).await;
+        assert!(
+            answer.text().starts_with("asked for none, got ") && answer.text().contains("****"),
+            "{}",
+            answer.text()
+        );
+        assert_hidden(&visible(&answer));
+        let seen = &server.seen()[0].headers;
+        assert!(!seen.contains_key("range") && !seen.contains_key("if-range"), "{seen:?}");
+        // Without a secret, parts are what the program makes of them.
+        let answer = send2(&mut https2(&sandbox, "free.test").await, asked("free.test")).await;
+        assert!(answer.text().starts_with("asked for bytes=0-9, "), "{}", answer.text());
+    }
+}
+
+/// A transfer coding that is not `chunked` would hide the value.
+#[tokio::test]
+async fn an_answer_in_another_transfer_coding_is_refused() {
+    for (coding, expected) in [
+        ("transfer-encoding: chunked", StatusCode::OK),
+        ("transfer-encoding: gzip, chunked", StatusCode::BAD_GATEWAY),
+        ("transfer-encoding: gzip\r\ntransfer-encoding: chunked", StatusCode::BAD_GATEWAY),
+        ("content-encoding: br\r\ntransfer-encoding: chunked", StatusCode::BAD_GATEWAY),
+    ] {
+        let world = World::new();
+        let tls = world.pki.server("good.test", Trust::Good, HTTP1);
+        let answer = format!("HTTP/1.1 200 OK\r\n{coding}\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
+        let server = Server::start_abrupt(tls, answer.leak().as_bytes()).await;
+        world.lead("good.test:443", &server);
+        let mut sandbox = bound(&world, &["good.test"], vec![bearer(&["good.test"])]).await;
+        let answer = send1(&mut https1(&sandbox, "good.test").await, get("good.test", "/")).await;
+        assert_eq!(answer.status, expected, "{coding}: {}", visible(&answer));
+        let has_body = answer.text() == "hello";
+        assert_eq!(has_body, expected == StatusCode::OK, "{coding}");
+        let decision = sandbox.decision().await;
+        assert_eq!((decision.verdict, decision.reason.is_none()), (Verdict::Allowed, has_body), "{decision:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_host_that_keeps_a_value_does_not_show_it_elsewhere() {
     let world = World::new();
     world.https("good.test").await;
@@ -178,14 +284,22 @@ async fn a_websocket_gets_the_value_and_shows_it_to_nobody() {
     let world = World::new();
     let server = world.https("good.test").await;
     let mut sandbox = bound(&world, &["good.test"], vec![bearer(&["good.test"])]).await;
-    for (path, expected) in [("websocket", "authorization: Bearer ******"), ("begun", "it ends with ca")] {
+    for (path, expected) in [
+        ("websocket", "authorization: Bearer ******"),
+        ("split", "authorization: Bearer ******"),
+        ("begun", "it ends with ca"),
+    ] {
         let stream = tls(sandbox.dial("good.test", 443).await, "good.test", &sandbox.ca_pem, HTTP1).await.unwrap();
         let mut request = format!("wss://good.test/shown/{path}").into_client_request().unwrap();
         request.headers_mut().insert("sec-websocket-extensions", "permessage-deflate".parse().unwrap());
         let connected = tokio_tungstenite::client_async(request, stream);
         let (mut socket, _) = timeout(DEADLINE, connected).await.expect("in time").unwrap();
         // What looks like the beginning of a value arrives, although nothing follows it.
-        let message = timeout(DEADLINE, socket.next()).await.expect("a message in time").unwrap().unwrap();
+        let mut next = async || timeout(DEADLINE, socket.next()).await.expect("a message in time").unwrap().unwrap();
+        let mut message = next().await;
+        while message.is_ping() {
+            message = next().await;
+        }
         let Message::Text(shown) = message else { panic!("{message:?}") };
         assert!(shown.contains(expected), "{shown}");
         assert_hidden(&shown);
@@ -390,6 +504,27 @@ fn sigv4(service: &str) -> Grant {
         service: service.to_owned(),
     };
     grant("aws", &["good.test"], slot, "canary/aws+secret0access1key2EXAMPLE3KEY")
+}
+
+/// Temporary credentials are two secrets.
+#[tokio::test]
+async fn a_session_token_of_aws_is_a_secret_of_its_own_and_is_signed() {
+    let world = World::new();
+    let server = world.https("good.test").await;
+    let token = grant("token", &["good.test"], header("x-amz-security-token", ""), "canary-session-token");
+    for grants in [vec![sigv4("s3"), token.clone()], vec![token, sigv4("s3")]] {
+        let sandbox = bound(&world, &["good.test"], grants).await;
+        let mut request = get("good.test", "/shown/plain");
+        request.headers_mut().insert("x-amz-security-token", "own".parse().unwrap());
+        request.headers_mut().insert("x_amz_security_token", "own".parse().unwrap());
+        let answer = send1(&mut https1(&sandbox, "good.test").await, request).await;
+        assert!(!visible(&answer).contains("canary"), "{}", visible(&answer));
+        let seen = server.seen().pop().unwrap();
+        assert_eq!(text(&seen, "x-amz-security-token"), "canary-session-token");
+        assert!(!seen.headers.contains_key("x_amz_security_token"));
+        let signed = text(&seen, "authorization");
+        assert!(signed.contains(";x-amz-date;x-amz-security-token,"), "{signed}");
+    }
 }
 
 #[tokio::test]

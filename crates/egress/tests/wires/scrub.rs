@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use proptest::prelude::*;
-use saggar_egress::secret::{Patterns, Scrubber};
+use saggar_egress::secret::{Frames, Patterns, Scrubber};
 
 /// Every byte that belongs to an occurrence is an asterisk.
 fn model(forms: &[Vec<u8>], text: &[u8]) -> Vec<u8> {
@@ -110,4 +110,87 @@ fn the_rest_of_a_value_is_replaced_after_a_pause() {
     assert_eq!(scrubber.release(), "sk-");
     assert_eq!(scrubber.push(Bytes::from_static(b"canary")), "");
     assert_eq!(scrubber.finish(), "******");
+}
+
+/// A frame of a server, with the shortest header.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![first];
+    match payload.len() {
+        length @ 0..126 => frame.push(length as u8),
+        length => {
+            frame.push(126);
+            frame.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+    }
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn framed(forms: &[Vec<u8>], chunks: &[Vec<u8>]) -> Vec<u8> {
+    let mut frames = Frames::new(patterns(forms));
+    let mut result = Vec::new();
+    for chunk in chunks {
+        result.extend_from_slice(&frames.push(chunk.clone().into()).unwrap());
+    }
+    result.extend_from_slice(&frames.finish());
+    result
+}
+
+proptest! {
+    /// Payloads of messages are one stream, those of control frames stand for themselves, and headers stay.
+    #[test]
+    fn a_value_is_found_however_a_message_is_split_into_frames(
+        forms in forms(),
+        text in text(),
+        splits in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
+        pings in prop::collection::vec(prop::option::of(prop::collection::vec(b'a'..=b'd', 0..9)), 8),
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+    ) {
+        let (mut sent, mut expected) = (Vec::new(), Vec::new());
+        let scrubbed = model(&forms, &text);
+        let mut at = 0;
+        for (piece, ping) in cut(&text, splits).into_iter().zip(&pings) {
+            if let Some(ping) = ping {
+                sent.extend(frame(0x89, ping));
+                expected.extend(frame(0x89, &model(&forms, ping)));
+            }
+            sent.extend(frame(0x01, &piece));
+            expected.extend(frame(0x01, &scrubbed[at..at + piece.len()]));
+            at += piece.len();
+        }
+        prop_assert_eq!(framed(&forms, &cut(&sent, cuts)), expected);
+    }
+}
+
+#[test]
+fn long_frames_keep_their_headers() {
+    let forms = [b"sk-canary".to_vec()];
+    let mut payload = vec![b'x'; 70_000];
+    payload[65_530..65_539].copy_from_slice(b"sk-canary");
+    let mut sent = vec![0x82, 127];
+    sent.extend_from_slice(&70_000u64.to_be_bytes());
+    sent.extend_from_slice(&payload);
+    let mut expected = sent.clone();
+    expected[10 + 65_530..10 + 65_539].fill(b'*');
+    let chunks: Vec<Vec<u8>> = sent.chunks(4096).map(<[u8]>::to_vec).collect();
+    assert!(framed(&forms, &chunks) == expected);
+}
+
+#[test]
+fn a_message_is_not_delayed_for_ever_by_pings() {
+    let mut frames = Frames::new(patterns(&[b"sk-canary".to_vec()]));
+    assert_eq!(frames.push(frame(0x81, b"hello").into()).unwrap(), [0x81, 5].as_slice());
+    let mut passed = Vec::new();
+    for _ in 0..100 {
+        passed.extend_from_slice(&frames.push(frame(0x89, b"").into()).unwrap());
+    }
+    assert!(passed.starts_with(b"hello"), "{passed:?}");
+}
+
+#[test]
+fn frames_in_which_nothing_can_be_found_end_the_stream() {
+    // Masked, compressed, and a ping that is too long.
+    for sent in [vec![0x81, 0x85, 1, 2, 3, 4], vec![0xc1, 5], vec![0x89, 126, 0, 126]] {
+        assert!(Frames::new(patterns(&[b"sk-canary".to_vec()])).push(sent.into()).is_err());
+    }
 }

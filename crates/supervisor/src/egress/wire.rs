@@ -13,7 +13,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 use saggar_domain::{Code, Problem};
-use zeroize::Zeroizing;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use super::message::{FromEgress, MESSAGE_MAX, ToEgress};
 
@@ -116,6 +116,8 @@ pub fn receive_with(
         }
     }
     if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        // It may have values of secrets.
+        bytes.zeroize();
         return Err(Errno::MSGSIZE);
     }
     bytes.truncate(received.bytes);
