@@ -187,6 +187,8 @@ if [[ $EUID -eq 0 ]]; then
     check "the sandbox has a placeholder" said '^the sandbox has saggar-[0-9a-f]{32}$'
     check "the key was not shown to it, not even by the server" said_not 'the-real-key'
     check "the server got the key" grep -q '"authorization": "Bearer the-real-key-of-the-demo"' "$data/seen"
+else
+    tell "Not shown: the managed network and secrets. The demo makes a small internet of its own for them, and only root can. They need no root themselves."
 fi
 
 tell "An agent may edit its workspace, but not files that the host would later execute."

@@ -99,6 +99,8 @@ def registry(saggar, place, name):
     client = CLIENTS[name]
     url = os.environ.get(client.get("registry", ""), "")
     if not url:
+        if "registry" in client:
+            print(f"{'-':6}{name:10}{'registry':9}not tried: {client['registry']} is not set")
         return 0
     host = urllib.parse.urlsplit(url).netloc
     with tempfile.TemporaryDirectory(prefix="saggar-clients-") as directory:
