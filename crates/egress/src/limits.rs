@@ -66,6 +66,11 @@ pub(crate) const HELD_TIME: Duration = Duration::from_millis(250);
 /// The buffer of one direction of a tunnel. Larger ones measured no faster.
 pub(crate) const COPY_BUFFER: usize = 8 * 1024;
 
+/// From here on a stream between two sockets goes through a pipe of its own: below, making the pipe costs more than it saves.
+pub(crate) const SPLICE_FROM: usize = 256 * 1024;
+/// What a pipe holds unless it is told otherwise.
+pub(crate) const PIPE_BYTES: usize = 64 * 1024;
+
 /// How much of HTTP/2 may be buffered in one direction, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {

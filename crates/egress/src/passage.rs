@@ -313,7 +313,7 @@ async fn terminated(link: Arc<Link>, client: Client, to: Arc<Destination>, shown
 
 async fn copy(link: &Link, client: Client, mut server: TcpStream, record: &Arc<Record>) {
     use tokio::io::AsyncWriteExt as _;
-    let Client { mut stream, ahead } = client;
+    let Client { stream, ahead } = client;
     let copying = async {
         if record.take_up(ahead.len()).is_err() {
             return;
@@ -322,7 +322,7 @@ async fn copy(link: &Link, client: Client, mut server: TcpStream, record: &Arc<R
             return record.fail(format!("the connection broke: {}", error.kind()));
         }
         drop(ahead);
-        tunnel::copy_sockets(&mut stream, &mut server, record).await;
+        tunnel::copy_sockets(&stream, &server, record).await;
     };
     tokio::select! {
         () = copying => {}

@@ -5,13 +5,17 @@
 
 use std::future::Future;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use hyper::body::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use rustix::net::Shutdown;
+use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::limits::{COPY_BUFFER, HELD_TIME};
+use crate::limits::{COPY_BUFFER, HELD_TIME, PIPE_BYTES, SPLICE_FROM};
 use crate::record::{Record, Spent};
 use crate::secret::{Frames, Unreadable};
 
@@ -34,18 +38,12 @@ where
     finish(record, direction(client_reads, server_writes, |bytes| record.take_up(bytes)), down).await;
 }
 
-/// The same for two sockets, which can be read and written at once without a lock.
-pub(crate) async fn copy_sockets(
-    client: &mut tokio::net::TcpStream,
-    server: &mut tokio::net::TcpStream,
-    record: &Arc<Record>,
-) {
-    let (client_reads, client_writes) = client.split();
-    let (server_reads, server_writes) = server.split();
+/// The same for two sockets. What is short is copied; a long stream goes from one to the other inside the kernel.
+pub(crate) async fn copy_sockets(client: &TcpStream, server: &TcpStream, record: &Arc<Record>) {
     finish(
         record,
-        direction(client_reads, server_writes, |bytes| record.take_up(bytes)),
-        direction(server_reads, client_writes, |bytes| record.take_down(bytes)),
+        between(client, server, |bytes| record.take_up(bytes)),
+        between(server, client, |bytes| record.take_down(bytes)),
     )
     .await;
 }
@@ -86,6 +84,74 @@ async fn direction(
         take(count).map_err(|Spent(_)| End::Spent)?;
         to.write_all(&buffer[..count]).await.map_err(End::Io)?;
         to.flush().await.map_err(End::Io)?;
+    }
+}
+
+async fn between(from: &TcpStream, to: &TcpStream, take: impl Fn(usize) -> Result<(), Spent>) -> Result<(), End> {
+    if copied(from, to, &take, SPLICE_FROM).await? == Copied::Part {
+        match pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) {
+            Ok(pipe) => spliced(from, to, &take, pipe).await?,
+            // Too many descriptors are open.
+            Err(_) => drop(copied(from, to, &take, usize::MAX).await?),
+        }
+    }
+    // The other side may have closed completely before; then there is nobody to tell.
+    let _ = rustix::net::shutdown(to, Shutdown::Write);
+    Ok(())
+}
+
+#[derive(PartialEq)]
+enum Copied {
+    /// The sender has sent everything.
+    All,
+    /// As much as was asked for, or a little more.
+    Part,
+}
+
+async fn copied(
+    from: &TcpStream,
+    to: &TcpStream,
+    take: &impl Fn(usize) -> Result<(), Spent>,
+    bytes: usize,
+) -> Result<Copied, End> {
+    let mut buffer = vec![0; COPY_BUFFER];
+    let mut total = 0;
+    while total < bytes {
+        let count = from.async_io(Interest::READABLE, || from.try_read(&mut buffer)).await.map_err(End::Io)?;
+        if count == 0 {
+            return Ok(Copied::All);
+        }
+        take(count).map_err(|Spent(_)| End::Spent)?;
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            let written = to.async_io(Interest::WRITABLE, || to.try_write(rest)).await.map_err(End::Io)?;
+            rest = &rest[written..];
+        }
+        total += count;
+    }
+    Ok(Copied::Part)
+}
+
+/// Moves the rest of a stream through a pipe. What is in the pipe is counted before it goes on.
+async fn spliced(
+    from: &TcpStream,
+    to: &TcpStream,
+    take: &impl Fn(usize) -> Result<(), Spent>,
+    (outlet, inlet): (OwnedFd, OwnedFd),
+) -> Result<(), End> {
+    let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
+    loop {
+        // The pipe is empty here, so only the socket can make this wait.
+        let fill = || Ok(splice(from, None, &inlet, None, PIPE_BYTES, flags)?);
+        let mut waiting = from.async_io(Interest::READABLE, fill).await.map_err(End::Io)?;
+        if waiting == 0 {
+            return Ok(());
+        }
+        take(waiting).map_err(|Spent(_)| End::Spent)?;
+        while waiting > 0 {
+            let empty = || Ok(splice(&outlet, None, to, None, waiting, flags)?);
+            waiting -= to.async_io(Interest::WRITABLE, empty).await.map_err(End::Io)?;
+        }
     }
 }
 

@@ -45,6 +45,29 @@ async fn one_side_may_end_while_the_other_goes_on() {
     assert_eq!(sandbox.rest().await, []);
 }
 
+/// Long enough to leave the copying of the beginning behind, in both directions at once.
+#[tokio::test]
+async fn a_long_stream_arrives_whole_and_in_order() {
+    let world = World::new();
+    world.echo("raw.test:7000").await;
+    let mut sandbox = Sandbox::allowing(&world, &["raw.test:7000"]).await;
+    let sent: Vec<u8> = (0..1_000_003_u32).flat_map(u32::to_be_bytes).collect();
+    let (mut reads, mut writes) = sandbox.dial("raw.test", 7000).await.into_split();
+    let bytes = sent.clone();
+    let writing = tokio::spawn(async move {
+        writes.write_all(&bytes).await.unwrap();
+        writes.shutdown().await.unwrap();
+    });
+    let mut back = Vec::new();
+    timeout(DEADLINE, reads.read_to_end(&mut back)).await.expect("the end in time").unwrap();
+    timeout(DEADLINE, writing).await.expect("all sent in time").unwrap();
+    let goodbye = back.split_off(sent.len());
+    assert!(back == sent, "other bytes came back");
+    assert_eq!(goodbye, b"goodbye");
+    let decision = sandbox.decision().await;
+    assert_eq!((decision.bytes_up, decision.bytes_down), (sent.len() as u64, (sent.len() + goodbye.len()) as u64));
+}
+
 #[tokio::test]
 async fn port_443_is_for_tls_and_port_80_for_http() {
     let world = World::new();

@@ -24,7 +24,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg, libc::SYS_recvmsg, libc::SYS_sendmmsg, libc::SYS_recvmmsg,
     libc::SYS_getsockname, libc::SYS_getpeername, libc::SYS_getsockopt,
     libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2, libc::SYS_ppoll,
-    libc::SYS_eventfd2, libc::SYS_pipe2, libc::SYS_timerfd_create, libc::SYS_timerfd_settime,
+    libc::SYS_eventfd2, libc::SYS_pipe2, libc::SYS_splice, libc::SYS_timerfd_create, libc::SYS_timerfd_settime,
     libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk,
     libc::SYS_futex, libc::SYS_set_robust_list, libc::SYS_set_tid_address, libc::SYS_sched_yield,
     libc::SYS_sched_getaffinity, libc::SYS_membarrier,
