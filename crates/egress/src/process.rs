@@ -81,8 +81,9 @@ fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
         Mode::Session => runtime.worker_threads(WORKERS),
         Mode::Service => &mut runtime,
     };
-    runtime.enable_all().build().map_err(|error| failed(&error))?.block_on(async {
-        let setting = Setting::of_the_host(Roots::from_pem(&bundle));
+    let runtime = runtime.enable_all().build().map_err(|error| failed(&error))?;
+    let served = runtime.block_on(async {
+        let setting = Setting::of_the_host(Roots::from_pem(bundle));
         match mode {
             Mode::Session => {
                 let control = Control::new(socket).map_err(|error| failed(&error))?;
@@ -94,7 +95,10 @@ fn serve(mode: Mode, user: Option<u32>) -> Result<(), Problem> {
             }
         }
         Ok(())
-    })
+    });
+    // Everything that had to be told is told: the process ends without waiting for its threads.
+    runtime.shutdown_background();
+    served
 }
 
 /// A session may have a thousand connections, each with two sockets. If the limit can't be raised, there can be fewer.

@@ -55,8 +55,6 @@ pub struct Setup {
 pub enum OpenError {
     #[error("making the sandbox's certificate authority")]
     Ca(#[from] CaError),
-    #[error("preparing TLS towards servers")]
-    Tls(#[from] rustls::Error),
 }
 
 /// What all connections of a session share.
@@ -68,7 +66,8 @@ pub(crate) struct Shared {
     pub limits: Limits,
     pub budgets: Budgets,
     pub ca: Ca,
-    pub upstream_tls: UpstreamTls,
+    roots: Roots,
+    upstream_tls: OnceLock<UpstreamTls>,
     dial: Mutex<Arc<dyn Dial>>,
     pub names: Arc<Names>,
     pub decisions: Outbox,
@@ -111,7 +110,8 @@ impl Session {
             has_secrets: watch::Sender::new(true),
             budgets: Budgets::new(&setup.limits),
             ca: Ca::new(provider)?,
-            upstream_tls: client_configs(&setup.roots)?,
+            roots: setup.roots,
+            upstream_tls: OnceLock::new(),
             dial: Mutex::new(setup.dial),
             names: setup.names,
             decisions: outbox,
@@ -271,6 +271,15 @@ impl dns::Session for Shared {
 }
 
 impl Shared {
+    /// How TLS with servers begins. Made when it is first needed.
+    pub fn upstream_tls(&self) -> Result<&UpstreamTls, rustls::Error> {
+        if let Some(made) = self.upstream_tls.get() {
+            return Ok(made);
+        }
+        let made = client_configs(&self.roots)?;
+        Ok(self.upstream_tls.get_or_init(|| made))
+    }
+
     pub fn rules(&self) -> Arc<Rules> {
         Arc::clone(&self.rules.borrow())
     }

@@ -4,7 +4,7 @@
 //! certificate that the sandbox's program would have refused never becomes one that it accepts.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -26,32 +26,31 @@ const RESUMABLE: usize = 64;
 /// The operator's choice of what to trust.
 const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 
-/// The certificates that a host trusts, read once.
+/// The certificates that a host trusts. They are parsed when the first server has to be verified: that takes longer than everything
+/// else that a session begins with, and many sandboxes never get there.
 #[derive(Clone)]
 pub struct Roots {
-    store: Arc<RootCertStore>,
+    store: Arc<Store>,
     provider: Arc<CryptoProvider>,
 }
+
+type Store = LazyLock<Arc<RootCertStore>, Box<dyn FnOnce() -> Arc<RootCertStore> + Send>>;
 
 impl Roots {
     /// From a bundle of PEM certificates. Those that can't be used are left out, as other programs do. Without any, no server
     /// is trusted.
-    pub fn from_pem(pem: &[u8]) -> Self {
-        let mut store = RootCertStore::empty();
-        store.add_parsable_certificates(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok));
+    pub fn from_pem(pem: Vec<u8>) -> Self {
+        let parse = move || {
+            let mut store = RootCertStore::empty();
+            store.add_parsable_certificates(CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok));
+            Arc::new(store)
+        };
+        let store: Store = LazyLock::new(Box::new(parse));
         Self { store: Arc::new(store), provider: Arc::new(rustls::crypto::ring::default_provider()) }
     }
 
     pub fn of_the_host() -> Self {
-        Self::from_pem(&host_bundle())
-    }
-
-    pub fn len(&self) -> usize {
-        self.store.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.store.is_empty()
+        Self::from_pem(host_bundle())
     }
 
     pub(crate) fn provider(&self) -> &Arc<CryptoProvider> {
@@ -70,7 +69,7 @@ pub(crate) fn host_bundle() -> Vec<u8> {
 pub(crate) fn client_configs(roots: &Roots) -> Result<UpstreamTls, rustls::Error> {
     let mut http1 = ClientConfig::builder_with_provider(Arc::clone(&roots.provider))
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(Arc::clone(&roots.store))
+        .with_root_certificates(Arc::clone(&**roots.store))
         .with_no_client_auth();
     // Of this session alone, so that no server can link two sandboxes by it.
     http1.resumption = Resumption::in_memory_sessions(RESUMABLE);

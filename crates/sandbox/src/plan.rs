@@ -11,7 +11,7 @@ use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
     mapping_namespace, set_mount_attributes,
 };
-use saggar_supervisor::egress::Trust;
+use saggar_supervisor::egress::trust_files;
 
 use crate::host_tree::HostTree;
 use crate::{processors, template};
@@ -68,7 +68,6 @@ pub(crate) fn lay_out(
     brought: &Brought,
     views: Vec<View>,
     processors: Option<CpuSet>,
-    trust: Option<&Trust>,
 ) -> Result<Layout, Problem> {
     let has_root = match (spec.user, life, identity) {
         (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
@@ -90,7 +89,9 @@ pub(crate) fn lay_out(
     layout.places_for_views();
     layout.show_processors();
     layout.of_the_host(identity, spec.network);
-    layout.ops.extend(trust.iter().flat_map(|trust| trust.ops()));
+    if spec.network == NetworkMode::Proxied {
+        layout.ops.extend(trust_files());
+    }
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
     for (mount, tree) in &brought.mounts {

@@ -12,7 +12,6 @@ use saggar_domain::{
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host, View};
-use saggar_supervisor::egress::Network;
 
 use crate::borrowed::borrowed_root;
 use crate::changes::Name;
@@ -68,7 +67,6 @@ pub(crate) fn prepare(
     host: Host,
     spec: &Spec,
     life: Life,
-    network: Option<&mut Network>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
     if let Some(problem) = borrowed_root() {
@@ -97,9 +95,7 @@ pub(crate) fn prepare(
         Identity::Single { .. } => Vec::new(),
     };
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
-    // As late as possible: the egress process gets ready meanwhile.
-    let trust = network.map(Network::trust).transpose();
-    match trust.and_then(|trust| lay_out(spec, life, identity, &brought, views, processors, trust.as_ref())) {
+    match lay_out(spec, life, identity, &brought, views, processors) {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,

@@ -77,9 +77,10 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
         }
         NetworkMode::None | NetworkMode::Host => Ok(None),
     };
-    let prepared = begun.and_then(|mut network| {
+    // The egress process gets ready meanwhile.
+    let prepared = begun.and_then(|network| {
         let (life, spec) = (Life::OneProgram, &job.spec);
-        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, network.as_mut(), observe)?, network))
+        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, observe)?, network))
     });
     match prepared {
         Ok((prepared, network)) => prepared.run(data, ids, job, network.map(|network| (network, cgroups)), observe),
@@ -103,6 +104,10 @@ impl Prepared {
         let confined = cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.make(&self.host, &ids.sandbox));
         let started =
             confined.map_err(not_made).and_then(|()| self.start_and_attend(job, network.as_mut(), &mut group, observe));
+        // Its process ends while we clean up.
+        if let Some(network) = &mut network {
+            network.close();
+        }
         let counters = group.as_ref().map(|group| group.counters(wants_usage)).unwrap_or_default();
         // If the tree is not killed, its cgroups and its record stay for the reaper.
         let removed = group.filter(|_| Rule::TreeKill.is_on()).map_or(Ok(()), Group::remove);
@@ -200,11 +205,6 @@ impl Prepared {
         observe: &mut dyn FnMut(EventBody),
     ) -> Result<Seen, Stopped> {
         let Job { mut spec, program, streams, terminal, terminal_name, tape, mut asks, signals, .. } = job;
-        if let Some(network) = &network {
-            let pairs = spec.secrets.iter().zip(network.placeholders());
-            let placeholders = pairs.filter_map(|(used, text)| Some((used.env.as_ref()?.to_string(), text.clone())));
-            spec.env.extend(placeholders);
-        }
         let mut deadline = Instant::now() + spec.limits.timeout.value.duration();
         if !Rule::Timeout.is_on() {
             deadline += OFF_TIMEOUT;
@@ -224,11 +224,13 @@ impl Prepared {
             joins: 0,
             is_one_shot: Rule::TreeKill.is_on(),
         };
-        let request = ToGuest::Exec(program.into_request(&spec));
         // Sent ahead, it is there when the agent begins to read. In a proxied sandbox nothing runs before the network has passed its
-        // test.
-        if network.is_none() {
-            send(&mut channel, &request)?;
+        // test, and the placeholders are not known yet.
+        let mut program = Some(program);
+        if network.is_none()
+            && let Some(program) = program.take()
+        {
+            send(&mut channel, program, &spec)?;
         }
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
         let layer = jailed.layer.take();
@@ -238,7 +240,12 @@ impl Prepared {
             let warning = taped.map_err(|problem| withdraw(&jailed, not_made(problem)))?;
             warning.into_iter().for_each(|warning| traffic.blame(warning));
             open_network(network, &mut jailed).map_err(not_made)?;
-            send(&mut channel, &request).map_err(|stopped| withdraw(&jailed, stopped))?;
+            let pairs = spec.secrets.iter().zip(network.placeholders());
+            let placeholders = pairs.filter_map(|(used, text)| Some((used.env.as_ref()?.to_string(), text.clone())));
+            spec.env.extend(placeholders);
+        }
+        if let Some(program) = program {
+            send(&mut channel, program, &spec).map_err(|stopped| withdraw(&jailed, stopped))?;
         }
         let unreached = match spec.network {
             NetworkMode::None => Unreached::watch(jailed.pid),
@@ -267,8 +274,8 @@ impl Prepared {
 }
 
 /// Sends the request to run the program.
-fn send(channel: &mut Channel, request: &ToGuest) -> Result<(), Stopped> {
-    channel.send(request).map_err(|error| {
+fn send(channel: &mut Channel, program: Program<'_>, spec: &Spec) -> Result<(), Stopped> {
+    channel.send(&ToGuest::Exec(program.into_request(spec))).map_err(|error| {
         refused(Problem::new(
             Code::InvalidValue,
             format!("the program, its arguments or its environment can't be sent: {error}"),

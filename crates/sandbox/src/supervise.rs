@@ -107,8 +107,8 @@ impl Supervised {
             }
             NetworkMode::None | NetworkMode::Host => None,
         };
-        let mut prepared = prepare(&data, &sandbox, host, &spec, Life::Held, network.as_mut(), &mut |_| {})
-            .map_err(|stopped| stopped.error)?;
+        let mut prepared =
+            prepare(&data, &sandbox, host, &spec, Life::Held, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
         let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);

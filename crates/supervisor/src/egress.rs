@@ -23,7 +23,7 @@ pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open,
 pub use network::{Network, SessionSecrets, Source, Told, backoff};
 pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};
-pub use trust::{BUNDLE_VARIABLE, REPLACED, Trust};
+pub use trust::{BUNDLE_VARIABLE, REPLACED, trust_files};
 pub use upstream::of_the_host as upstream_of_the_host;
 pub use wire::{DESCRIPTORS_MAX, receive_with};
 

@@ -219,15 +219,16 @@ async fn connect(
         return http1_over(conn, dialled.stream, at, record).await;
     }
     let offers_http2 = conn.upstreams.may_speak_http2.load(Ordering::Relaxed);
-    let config = if offers_http2 { &session.upstream_tls.http1_and_2 } else { &session.upstream_tls.http1 };
-    let stream = match timeout(session.limits.connect_time, tls::connect(config, to, dialled.stream)).await {
-        Ok(connected) => connected,
-        Err(_elapsed) => Err(Refusal::new(
-            "egress/upstream-tls",
-            format!("{to} did not complete the TLS handshake in time"),
-            "try again later",
-        )),
+    let connected = async {
+        let failure = |what: String| Refusal::new("egress/upstream-tls", what, "try again later");
+        let tls = session.upstream_tls().map_err(|error| failure(format!("TLS can't be prepared: {error}")))?;
+        let config = if offers_http2 { &tls.http1_and_2 } else { &tls.http1 };
+        match timeout(session.limits.connect_time, tls::connect(config, to, dialled.stream)).await {
+            Ok(connected) => connected,
+            Err(_elapsed) => Err(failure(format!("{to} did not complete the TLS handshake in time"))),
+        }
     };
+    let stream = connected.await;
     let stream = stream.map_err(|refusal| {
         record.fail(refusal.message.clone());
         Page::failed(refusal)

@@ -17,7 +17,7 @@ fn outside(world: &World) -> Outside {
     let local: IpAddr = "127.0.0.1".parse().unwrap();
     let hosts = ["good.test", "bad.test"].map(|name| (local, name.to_owned())).to_vec();
     let upstream = Upstream { servers: Vec::new(), hosts, own: Vec::new() };
-    Outside::new(upstream, &Roots::from_pem(world.pki.roots_pem.as_bytes())).unwrap()
+    Outside::new(upstream, &Roots::from_pem(world.pki.roots_pem.clone().into_bytes())).unwrap()
 }
 
 fn to(host: &str, port: u16) -> Destination {

@@ -49,7 +49,7 @@ impl Sandbox {
         let setup = Setup {
             rules: rules(allow, &[]),
             limits,
-            roots: Roots::from_pem(world.pki.roots_pem.as_bytes()),
+            roots: Roots::from_pem(world.pki.roots_pem.clone().into_bytes()),
             dial: world.dial(),
             names: Arc::clone(&names),
         };

@@ -69,7 +69,7 @@ impl Running {
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 fn setting(world: &World, dialers: Dialers) -> Setting {
-    Setting { roots: Roots::from_pem(world.pki.roots_pem.as_bytes()), dialers }
+    Setting { roots: Roots::from_pem(world.pki.roots_pem.clone().into_bytes()), dialers }
 }
 
 /// A supervisor with its session, and a proxy port as its only gate.

@@ -73,7 +73,7 @@ impl Place {
         let setup = Setup {
             rules: rules(&["a.example/ok/**"], &[]),
             limits: Limits::default(),
-            roots: Roots::from_pem(b""),
+            roots: Roots::from_pem(Vec::new()),
             dial: Arc::new(route),
             names,
         };

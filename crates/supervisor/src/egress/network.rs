@@ -51,6 +51,8 @@ pub struct Network {
     /// How many sessions there were before this one.
     generation: u32,
     secrets: SessionSecrets,
+    /// What the first session told, until it is installed.
+    trust: Option<Trust>,
     kept: Option<Kept>,
     /// Whether it is recorded, or answered from a recording. Another session would not be.
     is_taped: bool,
@@ -148,6 +150,7 @@ impl Network {
             unanswered: VecDeque::new(),
             generation: 0,
             secrets,
+            trust: None,
             kept: None,
             is_taped: false,
             asks,
@@ -155,30 +158,34 @@ impl Network {
         })
     }
 
-    /// Waits until the first session is ready. Returns what the sandbox has to trust.
-    pub fn trust(&mut self) -> Result<Trust, Problem> {
-        match self.session() {
-            Some(session) => {
-                let trust = session.certificate().map(Trust::new)?;
-                self.secrets.placeholders = session.placeholders().to_vec();
-                Ok(trust)
-            }
-            None => Err(wire::gone("it ended")),
+    /// Waits until the first session is ready.
+    fn await_session(&mut self) -> Result<(), Problem> {
+        if self.trust.is_some() {
+            return Ok(());
         }
+        let Some(session) = self.session() else { return Err(wire::gone("it ended")) };
+        let trust = session.certificate().map(Trust::new)?;
+        self.secrets.placeholders = session.placeholders().to_vec();
+        self.trust = Some(trust);
+        Ok(())
     }
 
-    /// What programs get in place of the secrets, in their order. The same for every session.
+    /// What programs get in place of the secrets, in their order. Known once the network is served, and the same for every session.
     pub fn placeholders(&self) -> &[String] {
         &self.secrets.placeholders
     }
 
-    /// Hands over the gates, and tries whether they keep what they promise. From here on the sandbox has its network. `files` are those of
-    /// [`Trust::ops`].
+    /// Waits for the session, installs its certificate, hands over the gates, and tries whether they keep what they promise. From here
+    /// on the sandbox has its network. `files` are those of [`super::trust_files`].
     pub fn serve(&mut self, gates: Gates, files: Vec<OwnedFd>) -> Result<(), Problem> {
+        self.await_session()?;
         let Gates { tcp, proxy, dns_udp, dns_tcp, probes } = gates;
         let counts = GateCounts { tcp: tcp.len(), proxy: 1, dns_udp: dns_udp.len(), dns_tcp: dns_tcp.len() };
         let gates: Vec<OwnedFd> = tcp.into_iter().chain([proxy]).chain(dns_udp).chain(dns_tcp).collect();
         let kept = self.kept.insert(Kept { counts, gates, files: TrustFiles(files) });
+        if let Some(trust) = self.trust.take() {
+            kept.install(&trust)?;
+        }
         match std::mem::replace(&mut self.state, State::Closed) {
             State::Opening { mut session, .. } => {
                 session.hand_over(kept.counts, &kept.gates())?;
@@ -196,6 +203,7 @@ impl Network {
     /// is the last one: nothing may pass beside the recording.
     pub fn hand_tape(&mut self, tape: &Tape) -> Result<Option<String>, Problem> {
         self.is_taped = true;
+        self.await_session()?;
         self.session().map_or_else(|| Err(wire::gone("it ended")), |session| session.hand_tape(tape))
     }
 
@@ -308,6 +316,13 @@ impl Network {
         }
     }
 
+    /// Lets the session end, without waiting for it.
+    pub fn close(&mut self) {
+        if let Some(session) = self.session() {
+            session.close();
+        }
+    }
+
     /// Ends the session, and takes its last decisions.
     pub fn finish(self, patience: Duration, take: &mut dyn FnMut(FromEgress)) {
         match self.state {
@@ -342,8 +357,7 @@ impl Network {
         else {
             return Err(wire::gone("it said something unexpected"));
         };
-        let replaced = kept.files.replace(&Trust::new(ca_pem));
-        replaced.map_err(|errno| wire::gone(&format!("its certificate can't be installed: {errno}")))?;
+        kept.install(&Trust::new(ca_pem))?;
         session.send_gates(kept.counts, &kept.gates())?;
         self.state = State::HandingOver { session, until };
         Ok(())
@@ -376,6 +390,11 @@ impl Network {
 }
 
 impl Kept {
+    fn install(&self, trust: &Trust) -> Result<(), Problem> {
+        let replaced = self.files.replace(trust);
+        replaced.map_err(|errno| wire::gone(&format!("its certificate can't be installed: {errno}")))
+    }
+
     fn gates(&self) -> Vec<BorrowedFd<'_>> {
         self.gates.iter().map(AsFd::as_fd).collect()
     }

@@ -160,10 +160,15 @@ impl Session {
         }
     }
 
-    /// Ends the session, and waits for its last decisions: connections end when the sandbox does, and each is reported.
-    pub fn finish(mut self, patience: Duration, take: &mut dyn FnMut(FromEgress)) {
+    /// Says that nothing more comes. The other side sends its last decisions and ends.
+    pub fn close(&self) {
         // If it fails, the session is over already.
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write);
+    }
+
+    /// Ends the session, and waits for its last decisions: connections end when the sandbox does, and each is reported.
+    pub fn finish(mut self, patience: Duration, take: &mut dyn FnMut(FromEgress)) {
+        self.close();
         let deadline = Instant::now() + patience;
         while wire::check(deadline).is_ok() {
             match self.hear() {

@@ -21,26 +21,25 @@ pub const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 /// Larger than any bundle in use.
 const BUNDLE_MAX: u64 = 4 << 20;
 
+/// The files, for the private root. They are empty until a session is ready: the root is built while the egress process starts.
+pub fn trust_files() -> Vec<Op> {
+    let directory = format!("etc/{REPLACED}");
+    let file = |path: &str| {
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        Op::Kept { directory: directory.clone(), name, bytes: Vec::new() }
+    };
+    vec![Op::Directory { path: directory.clone(), mode: 0o755, owner: 0 }, file(TRUST_BUNDLE), file(TRUST_OWN)]
+}
+
 /// What a sandbox has to trust.
 #[derive(Clone, Debug)]
-pub struct Trust {
+pub(super) struct Trust {
     ca_pem: String,
 }
 
 impl Trust {
     pub(super) fn new(ca_pem: String) -> Self {
         Self { ca_pem }
-    }
-
-    /// The files, for the private root.
-    pub fn ops(&self) -> Vec<Op> {
-        let directory = format!("etc/{REPLACED}");
-        let mut ops = vec![Op::Directory { path: directory.clone(), mode: 0o755, owner: 0 }];
-        for (path, bytes) in [TRUST_BUNDLE, TRUST_OWN].iter().zip(self.contents()) {
-            let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-            ops.push(Op::Kept { directory: directory.clone(), name, bytes });
-        }
-        ops
     }
 
     /// Of the bundle, and of the file with our authority alone.
@@ -54,7 +53,7 @@ impl Trust {
     }
 }
 
-/// The files of [`Trust::ops`] in a sandbox that runs, in the same order. A program that reads one while it is replaced sees the part
+/// The files of [`trust_files`] in a sandbox that runs, in the same order. A program that reads one while it is replaced sees the part
 /// that doesn't change, and the authority before or after.
 #[derive(Debug)]
 pub(super) struct TrustFiles(pub(super) Vec<OwnedFd>);
