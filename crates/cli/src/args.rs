@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use saggar_domain::{TemplateName, Tier};
-use saggar_front::{DoctorArguments, RunArguments, template_name, tier};
+use saggar_domain::Tier;
+use saggar_front::{DoctorArguments, RunArguments, tier};
 
 use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
@@ -18,6 +18,7 @@ use crate::outcome::OUR_FAILURE;
 use crate::remote::{KeyArguments, RunsArguments, SandboxArguments, SecretArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
+use crate::template::TemplateArguments;
 
 /// The runtime layer for AI agents: sandboxes with tested isolation, enforced limits, and durable runs.
 #[derive(Parser, Debug)]
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Net(Later<NetArguments>),
     /// Show, apply or drop the changes of a scratch sandbox
     Changes(Later<ChangesArguments>),
+    /// Import images as templates, which sandboxes start from
+    Template(Later<TemplateArguments>),
     /// Run the server: sandboxes and runs over HTTP
     Serve(Later<ServeArguments>),
     /// Show the server's settings
@@ -122,9 +125,6 @@ pub(crate) struct ProbeArguments {
     /// Isolation tier to probe [default: namespace]
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
-    /// Template that the sandboxes start from [default: base]
-    #[arg(long, value_name = "NAME[:TAG]", value_parser = template_name, conflicts_with = "via")]
-    pub(crate) template: Option<TemplateName>,
     /// Run only this case (repeatable); F12 includes its variants F12b …
     #[arg(long = "case", value_name = "ID")]
     pub(crate) cases: Vec<String>,

@@ -13,6 +13,7 @@ mod probe;
 mod remote;
 mod serve;
 mod settings;
+mod template;
 
 use std::process::ExitCode;
 
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Probe(arguments)) => probe::main(&arguments.0),
         Ok(args::Command::Net(arguments)) => net::main(*arguments.0),
         Ok(args::Command::Changes(arguments)) => changes::main(*arguments.0),
+        Ok(args::Command::Template(arguments)) => template::main(*arguments.0),
         Ok(args::Command::Serve(arguments)) => serve::main(&arguments.0),
         Ok(args::Command::Config(arguments)) => settings::main(*arguments.0),
         Ok(args::Command::Backup(arguments)) => serve::backup(&arguments.0),

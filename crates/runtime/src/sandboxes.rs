@@ -24,7 +24,6 @@ mod pool;
 mod reach;
 mod sizing;
 mod strangers;
-mod template;
 mod upkeep;
 mod watch;
 

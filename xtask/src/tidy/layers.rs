@@ -48,6 +48,8 @@ const LAYERS: &[Layer] = &[
     // Takes its sessions from supervisors, and confines itself with the jail's means.
     layer("egress", &["domain", "jail", "supervisor"], Forbidden),
     layer("sandbox", &["domain", "embed", "guest", "jail", "supervisor"], Allowed),
+    // Parses hostile archives, and writes what sandboxes start from. The reading side is in `sandbox`, for the front.
+    layer("image", &["domain", "sandbox"], Forbidden),
     layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
         "runtime",
@@ -65,7 +67,19 @@ const LAYERS: &[Layer] = &[
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer(
         "cli",
-        &["domain", "api", "given", "payload", "supervisor", "egress", "sandbox", "front", "conformance", "server"],
+        &[
+            "domain",
+            "api",
+            "given",
+            "payload",
+            "supervisor",
+            "egress",
+            "sandbox",
+            "image",
+            "front",
+            "conformance",
+            "server",
+        ],
         Forbidden,
     ),
     // Measures the binary from outside, so it links nothing of ours.

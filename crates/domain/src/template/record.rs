@@ -22,16 +22,30 @@ pub struct LayerRecord {
     pub owners: Owners,
     /// Of everything that was stored: names, kinds, permissions, owners, times, attributes and contents.
     pub digest: ContentDigest,
-    /// Number of files, directories and other things stored.
-    pub entries: u64,
-    /// Size of all contents stored.
-    pub bytes: u64,
+    /// Of the archive that it was made from, uncompressed.
+    pub archive: Amount,
+    /// Of what is stored: files, directories and others, and all contents.
+    pub stored: Amount,
     pub dropped: Dropped,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amount {
+    pub entries: u64,
+    pub bytes: u64,
+}
+
 impl LayerRecord {
-    pub fn new(id: LayerId, owners: Owners, digest: ContentDigest, entries: u64, bytes: u64, dropped: Dropped) -> Self {
-        Self { schema: LAYER_SCHEMA.to_owned(), id, form: LayerForm::Tree, owners, digest, entries, bytes, dropped }
+    pub fn new(
+        id: LayerId,
+        owners: Owners,
+        digest: ContentDigest,
+        archive: Amount,
+        stored: Amount,
+        dropped: Dropped,
+    ) -> Self {
+        Self { schema: LAYER_SCHEMA.to_owned(), id, form: LayerForm::Tree, owners, digest, archive, stored, dropped }
     }
 
     /// Reads the record of a layer; that of another layer is refused.
@@ -99,11 +113,16 @@ impl NameRecord {
 mod tests {
     use super::*;
 
+    fn amount(entries: u64) -> Amount {
+        Amount { entries, bytes: entries * 10 }
+    }
+
     #[test]
     fn records_read_as_they_were_written() {
         let id = LayerId::of(b"layer");
         let dropped = Dropped { devices: 2, ..Dropped::default() };
-        let layer = LayerRecord::new(id.clone(), Owners::Shifted, ContentDigest::of(b"tree"), 3, 4, dropped);
+        let layer =
+            LayerRecord::new(id.clone(), Owners::Shifted, ContentDigest::of(b"tree"), amount(3), amount(4), dropped);
         let document = serde_json::to_vec(&layer).unwrap();
         assert_eq!(LayerRecord::parse(&document, &id), Ok(layer));
         assert_eq!(LayerRecord::parse(&document, &LayerId::of(b"other")), Err(DocumentError::Changed));
@@ -114,7 +133,14 @@ mod tests {
     #[test]
     fn a_form_of_a_later_version_is_refused() {
         let id = LayerId::of(b"layer");
-        let layer = LayerRecord::new(id.clone(), Owners::Dropped, ContentDigest::of(b""), 0, 0, Dropped::default());
+        let layer = LayerRecord::new(
+            id.clone(),
+            Owners::Dropped,
+            ContentDigest::of(b""),
+            amount(0),
+            amount(0),
+            Dropped::default(),
+        );
         let text = serde_json::to_string(&layer).unwrap();
         let erofs = text.replace(r#""tree""#, r#""erofs""#);
         assert!(matches!(LayerRecord::parse(erofs.as_bytes(), &id), Err(DocumentError::Malformed(_))));

@@ -211,7 +211,6 @@ fn not_begun(fault: &Fault) -> Report {
         | Fault::Ended { .. }
         | Fault::IdempotencyMismatch
         | Fault::NoSuchSecret(_)
-        | Fault::NoSuchTemplate(_)
         | Fault::Refused(_)
         | Fault::File(_)
         | Fault::PortClosed { .. }

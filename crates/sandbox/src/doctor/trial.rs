@@ -46,7 +46,6 @@ impl<'a> Trials<'a> {
             })?;
             let job = Job {
                 spec,
-                template: None,
                 program,
                 streams,
                 terminal: None,

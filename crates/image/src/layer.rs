@@ -1,0 +1,48 @@
+//! Layers on disk: written from an archive that nobody vouches for, and compared with what was written.
+
+mod attributes;
+mod entry_path;
+mod tree_digest;
+mod unpack;
+mod whiteout;
+mod writer;
+
+pub(crate) use tree_digest::{Contents, TreeDigest};
+pub(crate) use unpack::unpack;
+
+use saggar_domain::template::Owners;
+use saggar_sandbox::STORE_IDS;
+
+/// The owner of what has none of its own, and of ids that no sandbox has.
+const NOBODY: u32 = 65534;
+
+/// Whose files a layer's are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    /// The image's ids, moved into the store's range. Only root can do it.
+    Shifted,
+    /// Everything belongs to this user.
+    Dropped,
+}
+
+impl Ownership {
+    /// What this process can do.
+    pub(crate) fn here() -> Self {
+        if rustix::process::geteuid().is_root() { Self::Shifted } else { Self::Dropped }
+    }
+
+    pub(crate) fn record(self) -> Owners {
+        match self {
+            Self::Shifted => Owners::Shifted,
+            Self::Dropped => Owners::Dropped,
+        }
+    }
+
+    /// An id on disk, and whether the image's own was kept.
+    fn on_disk(id: u64) -> (u32, bool) {
+        match u32::try_from(id) {
+            Ok(id) if (id as usize) < STORE_IDS.len() => (STORE_IDS.start + id, true),
+            _ => (STORE_IDS.start + NOBODY, false),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Extended attributes: which of an image's are kept, and reading them back.
+//!
+//! Only `user.` attributes are kept. Those of an overlay would be believed by the kernel, file capabilities would be the
+//! host's, and the rest belongs to security modules of another machine.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
+use rustix::io::Errno;
+use saggar_domain::template::Dropped;
+
+const CAPABILITY: &[u8] = b"security.capability";
+const KEPT: &[u8] = b"user.";
+const OVERLAY: &[u8] = b"user.overlay.";
+/// The kernel's own maxima.
+const LIST_MAX: usize = 64 << 10;
+const VALUE_MAX: usize = 64 << 10;
+
+/// Name and value.
+pub(super) type Attribute = (Vec<u8>, Vec<u8>);
+
+/// Keeps what may be kept, and counts the rest. With `None` nothing is kept: the kernel allows none on links and pipes.
+pub(super) fn apply(file: Option<&impl AsFd>, attributes: &[Attribute], dropped: &mut Dropped) -> Result<(), Errno> {
+    for (name, value) in attributes {
+        if name == CAPABILITY {
+            dropped.capabilities += 1;
+            continue;
+        }
+        match file {
+            Some(file) if name.starts_with(KEPT) && !name.starts_with(OVERLAY) && !name.contains(&0) => {
+                fsetxattr(file, name.as_slice(), value, XattrFlags::empty())?;
+            }
+            _ => dropped.attributes += 1,
+        }
+    }
+    Ok(())
+}
+
+/// All `user.` attributes of a file, those of an overlay included, sorted by name.
+pub(super) fn read(file: impl AsFd) -> Result<Vec<Attribute>, Errno> {
+    // Most files have none or few.
+    let mut few = [0; 512];
+    let mut many = Vec::new();
+    let list = match flistxattr(&file, &mut few) {
+        Ok(length) => &few[..length],
+        Err(Errno::RANGE) => {
+            many.resize(LIST_MAX, 0);
+            let length = flistxattr(&file, &mut many[..])?;
+            &many[..length]
+        }
+        Err(errno) => return Err(errno),
+    };
+    let mut attributes = Vec::new();
+    for name in list.split(|byte| *byte == 0).filter(|name| name.starts_with(KEPT)) {
+        let mut value = vec![0; VALUE_MAX];
+        let length = fgetxattr(&file, name, &mut value[..])?;
+        value.truncate(length);
+        attributes.push((name.to_vec(), value));
+    }
+    attributes.sort();
+    Ok(attributes)
+}

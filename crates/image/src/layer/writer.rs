@@ -1,0 +1,347 @@
+//! Writes the entries of one layer below one directory.
+//!
+//! INVARIANT: nothing outside that directory is ever opened, made or removed. Every path is opened beneath it without
+//! following any link (`openat2`), and a last name is only used with calls that don't follow one.
+//!
+//! A later entry replaces an earlier one of the same name, as in any archive, unless one of both is a directory.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, Uid, chmodat, chownat, fchmod, fchown,
+    fstat, futimens, linkat, mkdirat, mknodat, openat2, symlinkat, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use saggar_domain::Problem;
+use saggar_domain::template::Dropped;
+
+use super::entry_path::EntryPath;
+use super::whiteout::{self, Mark, examined, is_whiteout};
+use super::{Ownership, attributes};
+use crate::failure::{refused, shown, storage};
+use crate::limits::Budget;
+use crate::tar::Entry;
+
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+/// Links are refused by how it is resolved.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+/// Of a directory that no entry describes.
+const IMPLIED_MODE: Mode = Mode::from_raw_mode(0o755);
+const SET_IDS: u32 = 0o6000;
+/// Longest target of a symbolic link, as the kernel has it.
+const TARGET_LEN_MAX: usize = 4095;
+const HOSTILE: &str = "the image is malformed or hostile: don't use it, or build it anew";
+
+pub(super) struct Writer {
+    root: Rc<OwnedFd>,
+    ownership: Ownership,
+    /// The directory of the entry before, which the next one is usually in too.
+    latest: Option<(EntryPath, Rc<OwnedFd>)>,
+    /// Times of directories are set last, because every new entry changes them.
+    directory_times: BTreeMap<EntryPath, (i64, u32)>,
+    /// Digests of contents by inode.
+    pub(super) contents: HashMap<u64, [u8; 32]>,
+    pub(super) dropped: Dropped,
+}
+
+impl Writer {
+    /// `root` is an empty directory that nobody else uses.
+    pub(super) fn new(root: OwnedFd, ownership: Ownership) -> Result<Self, Problem> {
+        let mut writer = Self {
+            root: Rc::new(root),
+            ownership,
+            latest: None,
+            directory_times: BTreeMap::from([(EntryPath::top(), (0, 0))]),
+            contents: HashMap::new(),
+            dropped: Dropped::default(),
+        };
+        let root = Rc::clone(&writer.root);
+        writer.own(root.as_fd(), 0, 0).and_then(|()| fchmod(&root, IMPLIED_MODE)).map_err(io)?;
+        Ok(writer)
+    }
+
+    pub(super) fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// A directory with its permissions, owner and attributes.
+    pub(super) fn directory(&mut self, path: &EntryPath, entry: &Entry, budget: &mut Budget) -> Result<(), Problem> {
+        let directory = match path.split() {
+            None => Rc::clone(&self.root),
+            Some((above, name)) => Rc::new(make_directory(self.parent(&above, budget)?.as_fd(), name)?),
+        };
+        self.own(directory.as_fd(), entry.uid, entry.gid).map_err(io)?;
+        self.keep_attributes(Some(directory.as_fd()), entry)?;
+        fchmod(&directory, self.mode(entry.mode, FileType::Directory)).map_err(io)?;
+        self.directory_times.insert(path.clone(), entry.modified);
+        Ok(())
+    }
+
+    /// A new, empty file to write to. [`Self::finish_file`] ends it.
+    pub(super) fn file(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<OwnedFd, Problem> {
+        let (parent, name) = self.place(path, budget)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let make = || openat2(&parent, name.as_slice(), flags, Mode::from_raw_mode(0o600), RESOLVE);
+        match make() {
+            Err(Errno::EXIST) => {
+                make_room(parent.as_fd(), &name)?;
+                make().map_err(io)
+            }
+            made => made.map_err(io),
+        }
+    }
+
+    pub(super) fn finish_file(&mut self, file: &OwnedFd, entry: &Entry, digest: [u8; 32]) -> Result<(), Problem> {
+        self.own(file.as_fd(), entry.uid, entry.gid).map_err(io)?;
+        self.keep_attributes(Some(file.as_fd()), entry)?;
+        // After the owner: changing it would clear set-id bits.
+        fchmod(file, self.mode(entry.mode, FileType::RegularFile)).map_err(io)?;
+        futimens(file, &times(entry.modified)).map_err(io)?;
+        self.contents.insert(fstat(file).map_err(io)?.st_ino, digest);
+        Ok(())
+    }
+
+    pub(super) fn link(
+        &mut self,
+        path: &EntryPath,
+        target: &[u8],
+        entry: &Entry,
+        budget: &mut Budget,
+    ) -> Result<(), Problem> {
+        if target.is_empty() || target.contains(&0) || target.len() > TARGET_LEN_MAX {
+            return Err(refused("a symbolic link has an impossible target", HOSTILE));
+        }
+        let (parent, name) = self.place(path, budget)?;
+        make_room(parent.as_fd(), &name)?;
+        symlinkat(target, &parent, name.as_slice()).map_err(io)?;
+        self.finish_special(parent.as_fd(), &name, entry)
+    }
+
+    pub(super) fn fifo(&mut self, path: &EntryPath, entry: &Entry, budget: &mut Budget) -> Result<(), Problem> {
+        let (parent, name) = self.place(path, budget)?;
+        make_room(parent.as_fd(), &name)?;
+        mknodat(&parent, name.as_slice(), FileType::Fifo, Mode::from_raw_mode(0o600), 0).map_err(io)?;
+        // Just made, so it is no link; this call would follow one.
+        chmodat(&parent, name.as_slice(), self.mode(entry.mode, FileType::Fifo), AtFlags::empty()).map_err(io)?;
+        self.finish_special(parent.as_fd(), &name, entry)
+    }
+
+    /// Another name of a file that this layer has already.
+    pub(super) fn hard_link(&mut self, path: &EntryPath, target: &[u8], budget: &mut Budget) -> Result<(), Problem> {
+        let wrong = |why: &str| refused(format!("a hard link to {} {why}", shown(target)), HOSTILE);
+        let target = EntryPath::parse(target).map_err(wrong)?;
+        let Some((above, target_name)) = target.split() else { return Err(wrong("leads to the top directory")) };
+        let source = self.open(&above).map_err(|_| wrong("leads to nothing in this layer"))?;
+        match examined(source.as_fd(), target_name).map_err(io)? {
+            None => return Err(wrong("leads to nothing in this layer")),
+            Some(stat) if is_whiteout(&stat) => return Err(wrong("leads to nothing in this layer")),
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                return Err(wrong("leads to a directory"));
+            }
+            Some(_) => {}
+        }
+        if target == *path {
+            return Err(wrong("leads to itself"));
+        }
+        let (parent, name) = self.place(path, budget)?;
+        make_room(parent.as_fd(), &name)?;
+        linkat(&source, target_name, &parent, name.as_slice(), AtFlags::empty()).map_err(io)
+    }
+
+    /// Acts on a mark; `false` if the name is none.
+    pub(super) fn mark(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<bool, Problem> {
+        let Some((above, name)) = path.split() else { return Ok(false) };
+        match Mark::of(name) {
+            Mark::None => return Ok(false),
+            Mark::Meta => {}
+            Mark::Malformed => return Err(refused("a whiteout names nothing", HOSTILE)),
+            // The kernel doesn't look at this mark on the top of a layer.
+            Mark::Opaque if above == EntryPath::top() => {
+                return Err(refused(
+                    "a whiteout removes the whole root of the image",
+                    "build the image anew without the layers below",
+                ));
+            }
+            Mark::Opaque => whiteout::make_opaque(self.parent(&above, budget)?).map_err(io)?,
+            Mark::Gone(gone) => {
+                let parent = self.parent(&above, budget)?;
+                if whiteout::make(parent.as_fd(), gone, self.ownership).map_err(io)? {
+                    utimensat(&parent, gone, &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+                } else {
+                    gone_below(parent.as_fd(), gone)?;
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sets the times of directories. Nothing can be written afterwards.
+    pub(super) fn finish(&mut self) -> Result<(), Problem> {
+        self.latest = None;
+        for (path, modified) in std::mem::take(&mut self.directory_times) {
+            futimens(self.open(&path).map_err(io)?, &times(modified)).map_err(io)?;
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<(Rc<OwnedFd>, Vec<u8>), Problem> {
+        let Some((above, name)) = path.split() else {
+            return Err(refused("an entry other than a directory stands for the top of the layer", HOSTILE));
+        };
+        Ok((self.parent(&above, budget)?, name.to_vec()))
+    }
+
+    /// Opens a directory of the layer, and makes it and those above it if they don't exist.
+    fn parent(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<Rc<OwnedFd>, Problem> {
+        if let Some((latest, directory)) = &self.latest
+            && latest == path
+        {
+            return Ok(Rc::clone(directory));
+        }
+        let directory = match self.open(path) {
+            Ok(directory) => Rc::new(directory),
+            Err(Errno::NOENT | Errno::NOTDIR) => self.make_parents(path, budget)?,
+            Err(Errno::LOOP) => return Err(through_link(path)),
+            Err(errno) => return Err(io(errno)),
+        };
+        self.latest = Some((path.clone(), Rc::clone(&directory)));
+        Ok(directory)
+    }
+
+    fn make_parents(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<Rc<OwnedFd>, Problem> {
+        let mut directory = Rc::clone(&self.root);
+        for part in path.ancestry() {
+            let (_, name) = part.split().expect("a part has a name");
+            let next = match openat2(&directory, name, DIRECTORY, Mode::empty(), RESOLVE) {
+                Ok(next) => next,
+                Err(Errno::LOOP) => return Err(through_link(path)),
+                Err(Errno::NOENT | Errno::NOTDIR) => {
+                    budget.entry(part.as_bytes().len())?;
+                    let made = make_directory(directory.as_fd(), name)?;
+                    self.own(made.as_fd(), 0, 0).and_then(|()| fchmod(&made, IMPLIED_MODE)).map_err(io)?;
+                    self.directory_times.insert(part, (0, 0));
+                    made
+                }
+                Err(errno) => return Err(io(errno)),
+            };
+            directory = Rc::new(next);
+        }
+        Ok(directory)
+    }
+
+    fn open(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
+        let path = if path.as_bytes().is_empty() { b"." } else { path.as_bytes() };
+        openat2(&self.root, path, DIRECTORY, Mode::empty(), RESOLVE)
+    }
+
+    /// Owner and times of what can't be opened.
+    fn finish_special(&mut self, parent: BorrowedFd<'_>, name: &[u8], entry: &Entry) -> Result<(), Problem> {
+        self.keep_attributes(None, entry)?;
+        if let Some((uid, gid)) = self.ids(entry.uid, entry.gid) {
+            chownat(parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+        }
+        utimensat(parent, name, &times(entry.modified), AtFlags::SYMLINK_NOFOLLOW).map_err(io)
+    }
+
+    fn keep_attributes(&mut self, file: Option<BorrowedFd<'_>>, entry: &Entry) -> Result<(), Problem> {
+        self.dropped.attributes += entry.attributes_unread;
+        attributes::apply(file.as_ref(), &entry.attributes, &mut self.dropped)
+            .map_err(|errno| storage("an extended attribute can't be written", errno))
+    }
+
+    fn own(&mut self, file: BorrowedFd<'_>, uid: u64, gid: u64) -> Result<(), Errno> {
+        match self.ids(uid, gid) {
+            Some((uid, gid)) => fchown(file, Some(uid), Some(gid)),
+            None => Ok(()),
+        }
+    }
+
+    fn ids(&mut self, uid: u64, gid: u64) -> Option<(Uid, Gid)> {
+        match self.ownership {
+            Ownership::Dropped => None,
+            Ownership::Shifted => {
+                let ((uid, is_uid_kept), (gid, is_gid_kept)) = (Ownership::on_disk(uid), Ownership::on_disk(gid));
+                self.dropped.owners += u64::from(!is_uid_kept || !is_gid_kept);
+                Some((Uid::from_raw(uid), Gid::from_raw(gid)))
+            }
+        }
+    }
+
+    /// The permissions on disk. Without owners of its own, a set-id file would have the power of this user; and this user
+    /// must be able to read and remove everything.
+    fn mode(&mut self, mode: u32, kind: FileType) -> Mode {
+        match self.ownership {
+            Ownership::Shifted => Mode::from_raw_mode(mode),
+            Ownership::Dropped => {
+                self.dropped.set_ids += u64::from(mode & SET_IDS != 0);
+                let ours = if kind == FileType::Directory { 0o700 } else { 0o400 };
+                Mode::from_raw_mode(mode & !SET_IDS | ours)
+            }
+        }
+    }
+}
+
+/// A whiteout of something that this layer has itself concerns lower layers alone. A directory would be merged with
+/// theirs, so it becomes opaque; anything else hides them anyway.
+fn gone_below(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Problem> {
+    match examined(parent, name).map_err(io)? {
+        Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+            let directory = openat2(parent, name, DIRECTORY, Mode::empty(), RESOLVE).map_err(io)?;
+            whiteout::make_opaque(directory).map_err(io)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Makes a directory where nothing is, or a whiteout; a directory that exists is taken as it is.
+fn make_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Problem> {
+    let mut was_gone = false;
+    if let Err(errno) = mkdirat(parent, name, Mode::from_raw_mode(0o700)) {
+        if errno != Errno::EXIST {
+            return Err(io(errno));
+        }
+        match examined(parent, name).map_err(io)? {
+            Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {}
+            Some(stat) if is_whiteout(&stat) => {
+                unlinkat(parent, name, AtFlags::empty()).map_err(io)?;
+                mkdirat(parent, name, Mode::from_raw_mode(0o700)).map_err(io)?;
+                was_gone = true;
+            }
+            _ => return Err(two_kinds(name)),
+        }
+    }
+    let directory = openat2(parent, name, DIRECTORY, Mode::empty(), RESOLVE).map_err(io)?;
+    if was_gone {
+        whiteout::make_opaque(&directory).map_err(io)?;
+    }
+    Ok(directory)
+}
+
+/// Removes an earlier entry of the same name; a directory stays and is an error.
+fn make_room(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Problem> {
+    match examined(parent, name).map_err(io)? {
+        None => Ok(()),
+        Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => Err(two_kinds(name)),
+        Some(_) => unlinkat(parent, name, AtFlags::empty()).map_err(io),
+    }
+}
+
+fn two_kinds(name: &[u8]) -> Problem {
+    refused(format!("{} is a directory in one entry and something else in another", shown(name)), HOSTILE)
+}
+
+fn through_link(path: &EntryPath) -> Problem {
+    let path = shown(path.as_bytes());
+    refused(format!("the directory {path} is a symbolic link of the same layer, or is behind one"), HOSTILE)
+}
+
+fn times((seconds, nanos): (i64, u32)) -> Timestamps {
+    let time = Timespec { tv_sec: seconds, tv_nsec: i64::from(nanos) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+fn io(errno: Errno) -> Problem {
+    storage("a layer can't be written", errno)
+}

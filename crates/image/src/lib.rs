@@ -1,0 +1,23 @@
+//! Images become templates: reads them from a directory, an archive or a registry, and keeps their layers.
+//!
+//! Everything that an image says is hostile until it is checked: names, sizes, digests, documents. Only what was checked
+//! becomes visible, all at once. Mounting layers is not done here.
+#![forbid(unsafe_code)]
+
+mod blob;
+mod document;
+mod fail_point;
+mod failure;
+mod import;
+mod layer;
+mod limits;
+mod registry;
+mod source;
+mod store;
+mod tar;
+
+pub use import::{Imported, Progress, Request, import};
+pub use limits::Limits;
+pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Reach, RegistryOptions};
+pub use source::{RegistryReference, Source};
+pub use store::{Checked, Collected, Finding, Removed, Rest, Store};

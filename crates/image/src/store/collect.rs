@@ -1,0 +1,118 @@
+//! Removes what nothing leads to: rests of killed imports, templates without a name, layers without a template.
+//!
+//! Nothing is removed on a guess. If a name or a manifest can't be read, what it needs isn't known, and nothing is removed.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
+use rustix::io::Errno;
+use saggar_domain::template::{LayerId, MANIFEST_BYTES_MAX, Manifest, TemplateId};
+use saggar_domain::{Code, Problem};
+use serde::Serialize;
+
+use super::staging::{random_name, remove_tree};
+use super::{Lock, Store, listed};
+use crate::fail_point::pass;
+use crate::failure::storage;
+
+/// What was removed, and what had to stay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Collected {
+    /// Rests of imports and removals that were interrupted.
+    pub interrupted: u64,
+    /// Templates without a name.
+    pub templates: u64,
+    pub layers: u64,
+    /// Templates without a name that a live sandbox uses; they are removed later.
+    pub in_use: u64,
+}
+
+impl Collected {
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+}
+
+impl Store {
+    /// Removes everything that nothing leads to. `None`: an import is in progress, and nothing was removed.
+    pub fn collect(&self) -> Result<Option<Collected>, Problem> {
+        let Some(_layers) = self.lock(Lock::Layers, FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
+        let _names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
+        let fail = |errno: Errno| storage("what is left over can't be removed", errno);
+        let mut collected = Collected::default();
+        let named: BTreeSet<TemplateId> =
+            self.templates.names()?.into_iter().map(|(_, record)| record.template).collect();
+        let mut used = BTreeSet::new();
+        for file in listed(&self.manifests)? {
+            let Some(id) = file.strip_suffix(".json").and_then(TemplateId::parse_hex) else {
+                unlinkat(&self.manifests, file.as_str(), AtFlags::empty()).map_err(fail)?;
+                collected.interrupted += 1;
+                continue;
+            };
+            if !named.contains(&id) {
+                if self.remove_unused(&file)? {
+                    collected.templates += 1;
+                    continue;
+                }
+                collected.in_use += 1;
+            }
+            used.extend(self.manifest(&id)?.layers().iter().map(|layer| layer.id.clone()));
+        }
+        fsync(&self.manifests).map_err(fail)?;
+        pass("collect/manifests");
+        for name in listed(&self.layers)? {
+            if LayerId::parse_hex(&name).is_some_and(|id| used.contains(&id)) {
+                continue;
+            }
+            // In one step, so that no half of a layer is ever in its place.
+            let gone = random_name().map_err(fail)?;
+            renameat(&self.layers, name.as_str(), &self.staging, gone.as_str()).map_err(fail)?;
+            pass("collect/layer");
+            remove_tree(&self.staging, &gone).map_err(|error| storage("what is left over can't be removed", error))?;
+            collected.layers += 1;
+        }
+        for name in listed(&self.staging)? {
+            remove_tree(&self.staging, &name).map_err(|error| storage("what is left over can't be removed", error))?;
+            collected.interrupted += 1;
+        }
+        Ok(Some(collected))
+    }
+
+    /// Removes a manifest unless a live sandbox uses it. The names must be locked.
+    pub(super) fn remove_unused(&self, file: &str) -> Result<bool, Problem> {
+        let fail = |errno: Errno| storage("a template can't be removed", errno);
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let manifest = match openat(&self.manifests, file, flags, Mode::empty()) {
+            Ok(manifest) => manifest,
+            Err(Errno::NOENT) => return Ok(true),
+            Err(errno) => return Err(fail(errno)),
+        };
+        match flock(&manifest, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => unlinkat(&self.manifests, file, AtFlags::empty()).map_err(fail).map(|()| true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(fail(errno)),
+        }
+    }
+
+    /// A stored manifest, compared with its digest.
+    pub(super) fn manifest(&self, id: &TemplateId) -> Result<Manifest, Problem> {
+        let fail = |why: String| {
+            Problem::new(
+                Code::DataDirectory,
+                format!("the manifest {id} can't be used: {why}"),
+                "remove the names that lead to it with `saggar template rm`, and import the image again",
+            )
+        };
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = openat(&self.manifests, format!("{}.json", id.hex()), flags, Mode::empty())
+            .map_err(|errno| fail(errno.to_string()))?;
+        let mut document = Vec::new();
+        File::from(file)
+            .take(MANIFEST_BYTES_MAX)
+            .read_to_end(&mut document)
+            .map_err(|error| fail(error.kind().to_string()))?;
+        Manifest::parse(&document, id).map_err(|error| fail(error.to_string()))
+    }
+}

@@ -1,0 +1,11 @@
+//! Imports real and hostile images through the public face of the crate, on the real filesystem.
+
+mod checked;
+mod contents;
+mod hostile;
+mod image;
+mod kept;
+mod lies;
+mod place;
+mod registry;
+mod tar;
