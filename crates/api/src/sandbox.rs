@@ -4,7 +4,7 @@ use saggar_domain::net::{EgressDraft, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
-    ProjectId, SandboxId, SandboxState, Spec, TemplateName, Tier, Timeout, User,
+    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -59,6 +59,10 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
     pub user: Option<User>,
+    /// Where the files are that it makes; in memory by default. On disk only for a template that is an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::StoragePlace>)]
+    pub storage: Option<Storage>,
     /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
     /// Access to its ports.
@@ -75,6 +79,7 @@ impl CreateSandbox {
             network: Some(self.network.0),
             egress: self.egress,
             secrets: self.secrets,
+            storage: self.storage,
             limits: self.limits.into(),
             ..Draft::default()
         }
@@ -101,6 +106,7 @@ impl TryFrom<Draft> for CreateSandbox {
             network,
             egress,
             secrets,
+            storage,
             limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
             strict,
         } = draft;
@@ -129,6 +135,7 @@ impl TryFrom<Draft> for CreateSandbox {
             egress,
             secrets,
             user,
+            storage,
             ..Self::default()
         })
     }
@@ -362,8 +369,17 @@ pub struct SandboxSpec {
     /// The user that programs run as.
     #[schema(value_type = schema::SandboxUser)]
     pub user: User,
+    /// Where the files are that it makes.
+    #[serde(default = "in_memory")]
+    #[schema(value_type = schema::StoragePlace)]
+    pub storage: Storage,
     /// Resource limits, with defaults filled in.
     pub limits: EffectiveLimits,
+}
+
+/// Where they always were before there was a choice.
+fn in_memory() -> Storage {
+    Storage::Memory
 }
 
 impl SandboxSpec {
@@ -379,6 +395,7 @@ impl SandboxSpec {
             egress: EffectiveEgress::of(&spec.egress, spec.network),
             secrets: spec.secrets.into_iter().map(SandboxSecret::from).collect(),
             user: spec.user,
+            storage: spec.storage,
             limits: EffectiveLimits::from(&spec.limits),
         })
     }

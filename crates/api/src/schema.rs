@@ -70,6 +70,8 @@ stand_ins! {
     SecretName => text("The name of a secret", r"^[a-z][a-z0-9_-]{0,62}$", "openai");
     /// Where in a request a secret goes.
     SecretSlot => slot();
+    /// Where files are.
+    StoragePlace => choice("Where the files are that a sandbox makes", saggar_domain::Storage::ALL.iter().map(|one| one.as_str()));
     /// A user inside.
     SandboxUser => choice("The user inside the sandbox", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use saggar_domain::Tier;
-use saggar_front::{DoctorArguments, RunArguments, tier};
+use saggar_domain::{TemplateName, Tier};
+use saggar_front::{DoctorArguments, RunArguments, template_name, tier};
 
 use crate::check::CheckArguments;
 use crate::fixture::TestArguments;
@@ -125,6 +125,9 @@ pub(crate) struct ProbeArguments {
     /// Isolation tier to probe [default: namespace]
     #[arg(long, value_name = "TIER", value_parser = tier)]
     pub(crate) tier: Option<Tier>,
+    /// Template that the sandboxes start from [default: base]
+    #[arg(long, value_name = "NAME[:TAG]", value_parser = template_name, conflicts_with = "via")]
+    pub(crate) template: Option<TemplateName>,
     /// Run only this case (repeatable); F12 includes its variants F12b …
     #[arg(long = "case", value_name = "ID")]
     pub(crate) cases: Vec<String>,

@@ -54,6 +54,7 @@ fn run(arguments: &ProbeArguments) -> Result<bool, Problem> {
             tier: arguments.tier.unwrap_or(Tier::Namespace),
             cases: arguments.cases.clone(),
             data_dir: arguments.data_dir.clone(),
+            template: arguments.template.clone(),
         };
         let summary = probe(&options, &mut tell)?;
         if let Some(path) = &arguments.report {

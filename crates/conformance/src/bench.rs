@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use saggar_domain::{
-    Access, Code, Draft, EventBody, ExecStatus, GuestPath, HostPath, Mount, Problem, SandboxId, Spec, Timeout,
+    Access, Code, Draft, EventBody, ExecStatus, GuestPath, HostPath, Mount, Problem, SandboxId, TemplateName, Timeout,
 };
-use saggar_sandbox::{DataDirectory, Ids, Job, Report, Signals, run};
+use saggar_sandbox::{DataDirectory, Ids, Job, LOCAL_PROJECT, Report, Signals, Templates, resolve, run};
 use saggar_supervisor::{Sink, Streams};
 
 /// Bytes captured of an attacker's output, unless the case sets its own limit.
@@ -32,6 +32,8 @@ pub(crate) struct Bench {
     /// The JSON output of `doctor`.
     pub(crate) capabilities: serde_json::Value,
     pub(crate) is_root: bool,
+    /// The template that sandboxes start from, unless a case names its own.
+    pub(crate) template: Option<TemplateName>,
 }
 
 #[derive(Debug)]
@@ -97,8 +99,9 @@ impl Bench {
         let mut hashes = None;
         let attempt = || -> Result<Report, Problem> {
             let draft = self.completed(draft)?;
-            let spec = Spec::resolve(draft.clone())?;
-            hashes = Some((spec.policy_hash().to_string(), Spec::resolve(draft)?.policy_hash().to_string()));
+            let (spec, template) = resolve(draft.clone(), || Ok(Templates::new(&self.data, LOCAL_PROJECT)))?;
+            let again = resolve(draft, || Ok(Templates::new(&self.data, LOCAL_PROJECT)))?.0;
+            hashes = Some((spec.policy_hash().to_string(), again.policy_hash().to_string()));
             let limit = if spec.limits.output.is_asked { spec.limits.output.value.bytes() } else { OUTPUT_KEPT };
             let streams = Streams { stdin: None, stdout: Sink::keep(limit), stderr: Sink::keep(limit), terminal: None };
             let signals = Signals::block(SIGNALS).map_err(|error| {
@@ -108,6 +111,7 @@ impl Bench {
             sandbox = Some(ids.sandbox.clone());
             let job = Job {
                 spec,
+                template,
                 program,
                 streams,
                 terminal: None,
@@ -137,6 +141,7 @@ impl Bench {
             .ok_or_else(|| fault("the temporary directory's name is not text".to_owned()))?;
         let guest = GuestPath::parse("/probe").map_err(fault)?;
         draft.mounts.push(Mount { host, guest, access: Access::ReadOnly });
+        draft.template = draft.template.or_else(|| self.template.clone());
         if draft.limits.timeout.is_none() {
             draft.limits.timeout = Some(Timeout::parse(PATIENCE).map_err(fault)?);
         }

@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use saggar_domain::{Capabilities, Code, Problem, Support, Tier};
+use saggar_domain::{Capabilities, Code, Problem, Support, TemplateName, Tier};
 use saggar_sandbox::{DataDirectory, examine, reap};
 
 use crate::case::{Case, cases, select};
@@ -33,6 +33,8 @@ pub struct Options {
     /// Ids of cases; empty means all.
     pub cases: Vec<String>,
     pub data_dir: Option<PathBuf>,
+    /// The template that sandboxes start from, unless a case names its own.
+    pub template: Option<TemplateName>,
 }
 
 /// Calls `told` with each result as soon as it is available.
@@ -139,6 +141,7 @@ impl Crew {
             private: private.path().to_owned(),
             canary: format!("canary-{canary}"),
             tier: options.tier,
+            template: options.template.clone(),
             capabilities: serde_json::to_value(host)
                 .map_err(|error| failed("describing the host to workers", &error))?,
         };

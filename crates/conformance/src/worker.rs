@@ -6,7 +6,7 @@
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
-use saggar_domain::Tier;
+use saggar_domain::{TemplateName, Tier};
 use saggar_sandbox::DataDirectory;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ pub(crate) struct Briefing {
     pub(crate) private: PathBuf,
     pub(crate) canary: String,
     pub(crate) tier: Tier,
+    #[serde(default)]
+    pub(crate) template: Option<TemplateName>,
     pub(crate) capabilities: serde_json::Value,
 }
 
@@ -52,6 +54,7 @@ pub fn serve() -> Result<(), String> {
         directory: briefing.directory,
         private: briefing.private,
         canary: briefing.canary,
+        template: briefing.template,
         is_root: briefing.capabilities["identity"] == "root",
         capabilities: briefing.capabilities,
     };

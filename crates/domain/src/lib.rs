@@ -47,7 +47,7 @@ pub use ingress::{HostMask, Ingress};
 pub use label::Labels;
 pub use life::{DeadlineAction, RunState, SandboxState};
 pub use limit::{DraftLimits, Limit, LimitName, Limits};
-pub use mode::{Access, FsMode, NetworkMode, Template, Tier, User};
+pub use mode::{Access, FsMode, NetworkMode, Storage, Template, Tier, User};
 pub use mount::Mount;
 pub use name::{BootId, ProjectName, TemplateName};
 pub use path::{GuestPath, HostPath, ProtectedPath};

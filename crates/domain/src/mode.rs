@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::name::TemplateName;
+
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[$doc])*
@@ -47,13 +49,34 @@ choice!(
     }
 );
 
-choice!(
-    /// The filesystem a sandbox starts from.
-    Template {
-        /// The host's own programs and libraries, read-only, and nothing else of the host.
-        Host = "host",
+/// The filesystem a sandbox starts from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Template {
+    /// The host's own programs and libraries, read-only, and nothing else of the host.
+    Host,
+    /// An image of its own, which is stored on the host.
+    Image(TemplateName),
+}
+
+impl Template {
+    /// `base` and `host` are built in.
+    pub fn of(name: TemplateName) -> Self {
+        if matches!(name.as_str(), "base" | "host") { Self::Host } else { Self::Image(name) }
     }
-);
+
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Host => "host",
+            Self::Image(name) => name.as_str(),
+        }
+    }
+}
+
+impl Serialize for Template {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
 
 choice!(
     /// What a program may write in the workspace.
@@ -85,6 +108,16 @@ choice!(
         User = "user",
         /// uid 0 of the sandbox's user namespace, with a short named set of capabilities there and nothing outside.
         Root = "root",
+    }
+);
+
+choice!(
+    /// Where the files are that a sandbox makes outside of its workspace and mounts. Either way `disk` is the limit.
+    Storage {
+        /// They count as memory too.
+        Memory = "memory",
+        /// On the disk of the data directory, in a filesystem of their own. For templates that are images.
+        Disk = "disk",
     }
 );
 

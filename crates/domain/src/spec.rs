@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::canonical::PolicyHash;
 use crate::environment::EnvDraft;
 use crate::limit::{DraftLimits, Limits};
-use crate::mode::{FsMode, NetworkMode, Template, Tier, User};
+use crate::mode::{FsMode, NetworkMode, Storage, Template, Tier, User};
 use crate::mount::{Mount, check_mounts};
 use crate::name::TemplateName;
 use crate::net::{EgressDraft, Rules, as_policy};
@@ -23,6 +23,7 @@ use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
 use crate::secret::{self, SecretUse, check_uses};
 use crate::table::{joined, one_of, only_from_a_table};
+use crate::template::{Account, GivenByTemplate, TemplateId};
 use crate::workspace::{check_fs, check_scratch, protected};
 
 /// The schema a spec may name.
@@ -68,6 +69,9 @@ pub struct Draft {
     /// Secrets that requests get on their way out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
+    /// Where the sandbox's own files are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
     #[serde(skip_serializing_if = "DraftLimits::is_empty")]
     pub limits: DraftLimits,
     /// Whether an unenforceable default limit is an error too.
@@ -82,6 +86,9 @@ only_from_a_table!(Draft);
 pub struct Spec {
     pub tier: Tier,
     pub template: Template,
+    /// The content of a template that is an image, once it is known. No part of the policy, which is about the boundary.
+    #[serde(skip)]
+    pub template_id: Option<TemplateId>,
     /// Without one, /workspace is private and empty.
     pub workspace: Option<HostPath>,
     pub fs: FsMode,
@@ -94,6 +101,9 @@ pub struct Spec {
     pub env: BTreeMap<String, String>,
     pub cwd: GuestPath,
     pub user: User,
+    /// The template's own user, if programs run as that one; `user` then says whether it is root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     pub network: NetworkMode,
     /// As it was asked for; the policy contains the rules of the sets. Empty unless the network mode is `proxied`.
     #[serde(skip_serializing_if = "EgressDraft::is_empty", serialize_with = "as_policy")]
@@ -101,6 +111,9 @@ pub struct Spec {
     /// Only names are known here, and so the policy contains nothing else.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "secret::as_policy")]
     pub secrets: Vec<SecretUse>,
+    /// Absent from the policy if it is in memory, as it always was before there was a choice.
+    #[serde(skip_serializing_if = "is_in_memory")]
+    pub storage: Storage,
     pub limits: Limits,
     pub strict: bool,
 }
@@ -122,6 +135,7 @@ impl Draft {
             network: one_of("network", self.network, other.network)?,
             egress: self.egress.merge(other.egress),
             secrets: joined(self.secrets, other.secrets),
+            storage: one_of("storage", self.storage, other.storage)?,
             limits: self.limits.merge(other.limits)?,
             strict: one_of("strict", self.strict, other.strict)?,
         })
@@ -144,6 +158,7 @@ impl Draft {
             network: _,
             egress: _,
             secrets: _,
+            storage: _,
             limits: _,
             strict: _,
         } = self;
@@ -172,38 +187,80 @@ impl Draft {
 impl Spec {
     /// Fills in the defaults. Fails if values contradict each other, or if this version doesn't support one.
     pub fn resolve(draft: Draft) -> Result<Self, Problem> {
-        draft.check_schema()?;
-        check_built(draft.tier, draft.network)?;
-        Rules::new(draft.egress.clone())?;
-        check_scratch(&draft)?;
+        Self::check_draft(&draft)?;
         Self::fill(draft)
+    }
+
+    /// The same for a sandbox that starts from an image, whose own defaults come before ours.
+    pub fn resolve_from(draft: Draft, given: GivenByTemplate) -> Result<Self, Problem> {
+        Self::check_draft(&draft)?;
+        Self::fill_from(draft, Some(given))
     }
 
     /// Fills in the defaults, also for sandboxes that this version couldn't create: a sandbox that another version created
     /// can be shown.
     pub fn fill(draft: Draft) -> Result<Self, Problem> {
+        Self::fill_from(draft, None)
+    }
+
+    /// The uid of programs, unless one is started as another user.
+    pub fn uid(&self) -> u32 {
+        self.account.as_ref().map_or(self.user.id(), |account| account.uid)
+    }
+
+    /// The gid of programs, unless one is started as another user.
+    pub fn gid(&self) -> u32 {
+        self.account.as_ref().map_or(self.user.id(), |account| account.gid)
+    }
+
+    fn check_draft(draft: &Draft) -> Result<(), Problem> {
+        draft.check_schema()?;
+        check_built(draft.tier, draft.network)?;
+        Rules::new(draft.egress.clone())?;
+        check_storage(draft)?;
+        check_scratch(draft)
+    }
+
+    fn fill_from(draft: Draft, given: Option<GivenByTemplate>) -> Result<Self, Problem> {
         draft.check_schema()?;
         let fs = check_fs(&draft)?;
         check_mounts(&draft.mounts)?;
         draft.egress.check_mode(draft.network)?;
         check_uses(&draft.secrets, draft.network, &draft.env)?;
-        let user = draft.user.unwrap_or(User::User);
-        let default_cwd = if draft.workspace.is_some() { WORKSPACE } else { user.home() };
+        let template = Template::of(draft.template_name());
+        let (template_id, mut env, given_cwd, account) = match given {
+            Some(given) => (Some(given.id), given.env, given.cwd, given.account.filter(|_| draft.user.is_none())),
+            None => Default::default(),
+        };
+        env.extend(draft.env.into_map());
+        let user = match &account {
+            Some(account) if account.uid == User::Root.id() => User::Root,
+            Some(_) => User::User,
+            None => draft.user.unwrap_or(User::User),
+        };
+        let default_cwd = match (&given_cwd, &account) {
+            _ if draft.workspace.is_some() => WORKSPACE,
+            (Some(cwd), _) => cwd.as_str(),
+            (None, Some(_)) => "/",
+            (None, None) => user.home(),
+        };
+        let default_cwd = GuestPath::parse(default_cwd).expect("the built-in directories are well-formed");
         Ok(Self {
             tier: draft.tier.unwrap_or(Tier::Namespace),
-            template: template(draft.template_name())?,
+            template,
+            template_id,
             protect: protected(fs, draft.workspace.is_some(), draft.protect)?,
             workspace: draft.workspace,
             fs,
             mounts: draft.mounts,
-            env: draft.env.into_map(),
-            cwd: draft
-                .cwd
-                .unwrap_or_else(|| GuestPath::parse(default_cwd).expect("the built-in directories are well-formed")),
+            env,
+            cwd: draft.cwd.unwrap_or(default_cwd),
             user,
+            account,
             network: draft.network.unwrap_or(NetworkMode::None),
             egress: draft.egress,
             secrets: draft.secrets,
+            storage: draft.storage.unwrap_or(Storage::Memory),
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
         })
@@ -214,15 +271,16 @@ impl Spec {
     }
 }
 
-fn template(name: TemplateName) -> Result<Template, Problem> {
-    match name.as_str() {
-        "base" | "host" => Ok(Template::Host),
-        other => Err(Problem::new(
-            Code::UnsupportedCapability,
-            format!("there is no template {other:?}"),
-            "use `base`: templates of your own are not built yet",
-        )),
+/// The root of the host's own programs is a tmpfs, so that only an image's can be on disk.
+fn check_storage(draft: &Draft) -> Result<(), Problem> {
+    if draft.storage == Some(Storage::Disk) && Template::of(draft.template_name()) == Template::Host {
+        return Err(Problem::new(
+            Code::Contradiction,
+            format!("storage on disk is not built for the template {:?}", draft.template_name().as_str()),
+            "start from an imported template, or leave the storage in memory",
+        ));
     }
+    Ok(())
 }
 
 fn check_built(tier: Option<Tier>, network: Option<NetworkMode>) -> Result<(), Problem> {
@@ -239,6 +297,10 @@ fn check_built(tier: Option<Tier>, network: Option<NetworkMode>) -> Result<(), P
     match network {
         None | Some(NetworkMode::None | NetworkMode::Host | NetworkMode::Proxied) => Ok(()),
     }
+}
+
+fn is_in_memory(storage: &Storage) -> bool {
+    *storage == Storage::Memory
 }
 
 fn names_only<S: Serializer>(env: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -279,7 +341,8 @@ mod tests {
                 Code::Contradiction,
             ),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
-            (r#"{"template": "mine"}"#, Code::UnsupportedCapability),
+            (r#"{"storage": "disk"}"#, Code::Contradiction),
+            (r#"{"storage": "disk", "template": "base"}"#, Code::Contradiction),
             (r#"{"schema": "saggar.spec/v9"}"#, Code::InvalidSpec),
             (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue),
             (r#"{"limits": {"pids": 1}}"#, Code::InvalidValue),
@@ -312,9 +375,32 @@ mod tests {
             r#"{"env": {"A": "1"}}"#,
             r#"{"user": "root"}"#,
             r#"{"strict": true}"#,
+            r#"{"template": "mine"}"#,
         ] {
             assert_ne!(hash("{}"), hash(other), "{other}");
         }
+    }
+
+    #[test]
+    fn what_an_image_says_comes_after_what_was_asked_for() {
+        let account = Account { name: "app".into(), uid: 7, gid: 8, groups: vec![9], home: "/srv".into() };
+        let env = [("A", "image"), ("B", "image")].map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let given = |cwd: Option<&str>| GivenByTemplate {
+            id: TemplateId::of(b"x"),
+            env: env.clone().into(),
+            cwd: cwd.map(|cwd| GuestPath::parse(cwd).unwrap()),
+            account: Some(account.clone()),
+        };
+        let from = |json: &str, cwd| Spec::resolve_from(draft(json), given(cwd)).unwrap();
+        let spec = from(r#"{"template": "mine", "env": {"A": "asked"}}"#, Some("/image"));
+        assert_eq!((spec.env["A"].as_str(), spec.env["B"].as_str(), spec.cwd.as_str()), ("asked", "image", "/image"));
+        assert_eq!((spec.uid(), spec.gid(), spec.user, spec.account), (7, 8, User::User, Some(account.clone())));
+        assert_eq!(from(r#"{"template": "mine"}"#, None).cwd.as_str(), "/");
+        let spec = from(r#"{"template": "mine", "user": "root", "cwd": "/asked"}"#, Some("/image"));
+        assert_eq!((spec.uid(), spec.cwd.as_str(), spec.account), (0, "/asked", None));
+        assert_eq!(from(r#"{"template": "mine", "workspace": "/w"}"#, Some("/image")).cwd.as_str(), WORKSPACE);
+        let hash = |user: &str| from(&format!(r#"{{"template": "mine"{user}}}"#), None).policy_hash();
+        assert_ne!(hash(""), hash(r#", "user": "user""#), "another user is another policy");
     }
 
     #[test]
@@ -406,7 +492,7 @@ mod tests {
     fn a_draft_is_the_same_after_a_way_over_the_wire() {
         let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
             "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
-            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
+            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "storage": "disk", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
             "files": 99, "output": "1M"}}"#;
         for json in ["{}", whole] {
             let written = serde_json::to_string(&draft(json)).unwrap();
@@ -414,7 +500,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
         // No field is missing from the example above.
-        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 15);
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 16);
     }
 
     #[test]

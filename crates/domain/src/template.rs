@@ -6,11 +6,13 @@
 
 mod defaults;
 mod digest;
+mod given;
 mod manifest;
 mod record;
 
 pub use defaults::{Defaults, ExposedPort, PortProtocol};
 pub use digest::{ContentDigest, LayerId, TemplateId};
+pub use given::{Account, GivenByTemplate};
 pub use manifest::{Image, ImageSource, LayerEntry, MANIFEST_BYTES_MAX, Manifest};
 pub use record::{Amount, Dropped, LayerForm, LayerRecord, NameRecord, Owners, RECORD_BYTES_MAX};
 

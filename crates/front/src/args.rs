@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use saggar_domain::{FsMode, GuestPath, HostPath, Mount, ProtectedPath, Tier, Timeout};
+use saggar_domain::{FsMode, GuestPath, HostPath, Mount, ProtectedPath, TemplateName, Tier, Timeout};
 
 use crate::spec_flags::{SpecFlags, choice};
 
@@ -31,10 +31,14 @@ pub(crate) fn parse() -> Option<Command> {
 /// not as an unknown flag.
 #[derive(Args, Debug)]
 #[command(
-    override_usage = "saggar run [OPTIONS] [--] PROGRAM [ARGUMENT]...",
+    override_usage = "saggar run [OPTIONS] [--] PROGRAM [ARGUMENT]...\n       saggar run [OPTIONS] --template NAME[:TAG] [[--] PROGRAM [ARGUMENT]...]",
     after_help = "Options come before PROGRAM: everything after it is passed to the program. The program sees none of your files unless you add --workspace or --mount. Sizes are 64M or 2G, times 90s, 5m or 1h; a bare number is bytes or seconds.\n\nA pipe or a file on stdin is passed to the program. On a terminal the program gets its own terminal; sequences that touch the clipboard or the title, or request reports, are filtered out. A loop that reads its own stdin needs `--stdin none` or `</dev/null`.\n\nExit status: the program's own; 124 timed out; 125 saggar failed; 126 refused; 127 no such program; 128+N signal N; 137 out of memory; 130 cancelled."
 )]
 pub struct RunArguments {
+    /// Template that the filesystem starts from: base (the host's programs), or one that was imported; its own
+    /// command runs if no PROGRAM is given [default: base]
+    #[arg(long, value_name = "NAME[:TAG]", value_parser = template_name)]
+    pub template: Option<TemplateName>,
     /// Directory mounted at /workspace, the working directory
     #[arg(short = 'w', long, value_name = "DIR", value_parser = HostPath::parse)]
     pub workspace: Option<HostPath>,
@@ -95,7 +99,7 @@ pub struct RunArguments {
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// The program and its arguments, after all options; write -- before a program whose name begins with a hyphen
-    #[arg(trailing_var_arg = true, required = true, value_name = "PROGRAM")]
+    #[arg(trailing_var_arg = true, required_unless_present_any = ["template", "spec"], value_name = "PROGRAM")]
     pub program: Vec<OsString>,
 }
 
@@ -108,6 +112,12 @@ pub struct DoctorArguments {
     /// Data directory: where records of live sandboxes are kept
     #[arg(long, value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
+}
+
+pub fn template_name(text: &str) -> Result<TemplateName, String> {
+    TemplateName::parse(text).ok_or_else(|| {
+        "not a template's name: use at most 64 of a-z, 0-9, dot, dash and underscore, a letter or digit first, with or without a :tag".to_owned()
+    })
 }
 
 fn fs_mode(text: &str) -> Result<FsMode, String> {

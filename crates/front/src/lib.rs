@@ -20,7 +20,7 @@ mod start;
 pub mod streams;
 pub mod terminal;
 
-pub use args::{DoctorArguments, RunArguments, tier};
+pub use args::{DoctorArguments, RunArguments, template_name, tier};
 pub use doctor::main as doctor;
 pub use run::{main as run, misused};
 pub use secrets::default_path as default_secrets_file;

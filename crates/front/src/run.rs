@@ -1,5 +1,6 @@
 //! `saggar run`: from a command line to an exit status.
 
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -8,7 +9,7 @@ use saggar_domain::{
     Code, EXEC_SCHEMA, EventBody, ExecResult, ExecStatus, FsMode, NetworkMode, NetworkReport, PolicyHash, Problem,
     Spec, Tier,
 };
-use saggar_sandbox::{Asker, DataDirectory, Ids, Job, Question, Report, Signals, policy_hash, reap};
+use saggar_sandbox::{Asker, DataDirectory, HeldTemplate, Ids, Job, Question, Report, Signals, policy_hash, reap};
 
 use crate::args::RunArguments;
 use crate::events::{EventLog, check_out_of_reach};
@@ -66,7 +67,12 @@ pub fn misused(complaint: &str) -> ExitCode {
 }
 
 fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&Signals, String>) -> ExecResult {
-    let spec = spec_file::resolve(&arguments).and_then(|spec| ask::with_answers(spec, &arguments));
+    let resolved = spec_file::resolve(&arguments)
+        .and_then(|(spec, template)| Ok((ask::with_answers(spec, &arguments)?, template)));
+    let (spec, template) = match resolved {
+        Ok((spec, template)) => (Ok(spec), template),
+        Err(problem) => (Err(problem), None),
+    };
     let wants_record = arguments.json || arguments.events.is_some();
     // Only a result as JSON and events have it. To hash takes longer than one would think: the first hash asks the processor what it
     // can do, and in a virtual machine the hypervisor answers that.
@@ -82,9 +88,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         Err(problem) => return shape.result(&ids, Report::not_started(ExecStatus::Refused, problem), start),
     };
     let outcome = spec.and_then(|spec| {
-        if arguments.program.first().is_none_or(|name| name.is_empty()) {
-            return Err(Problem::new(Code::InvalidValue, "the program's name is empty", "name a program after --"));
-        }
+        let program = program(&arguments.program, template.as_ref())?;
         log.set_policy(policy);
         let signals = signals.map_err(|error| {
             Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again")
@@ -94,17 +98,18 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
         let streams = streams::open(arguments.json, &joint, &spec)?;
         let secrets = secrets::open(arguments.secrets.as_deref(), &spec)?;
         let tape = recording::tape(&arguments, &spec)?;
-        Ok((spec, data, joint.terminal, streams, tape, secrets, signals))
+        Ok((spec, program, data, joint.terminal, streams, tape, secrets, signals))
     });
     let report = match outcome {
         Err(problem) => Report::not_started(ExecStatus::Refused, problem),
-        Ok((spec, data, terminal, streams, tape, secrets, signals)) => {
+        Ok((spec, program, data, terminal, streams, tape, secrets, signals)) => {
             reap(&data);
             let mut desk = arguments.ask.then(|| ask::Desk::new(&spec, &data, signals));
             let mut ask = desk.as_mut().map(|desk| |question: &Question<'_>| desk.ask(question));
             let job = Job {
                 spec,
-                program: arguments.program.into_iter().map(OsStringExt::into_vec).collect(),
+                template,
+                program,
                 streams,
                 terminal: terminal.map(|_| terminal::size()),
                 terminal_name: terminal.map(|_| terminal::name()),
@@ -137,6 +142,21 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
     let mut result = shape.result(&ids, report, start);
     result.error = result.error.or(log.failure());
     result
+}
+
+/// The program that was asked for, or else the template's own.
+fn program(asked: &[OsString], template: Option<&HeldTemplate>) -> Result<Vec<Vec<u8>>, Problem> {
+    let mut program: Vec<Vec<u8>> = asked.iter().cloned().map(OsStringExt::into_vec).collect();
+    if let Some(template) = template.filter(|_| program.is_empty()) {
+        let defaults = template.manifest.defaults();
+        program = defaults.entrypoint.iter().chain(&defaults.command).map(|word| word.clone().into_bytes()).collect();
+    }
+    let why = match program.first() {
+        Some(name) if !name.is_empty() => return Ok(program),
+        Some(_) => "the program's name is empty",
+        None => "no program is given, and the template has none of its own",
+    };
+    Err(Problem::new(Code::InvalidValue, why, "name a program after --"))
 }
 
 /// What a result says about the boundary, even if no sandbox was created.

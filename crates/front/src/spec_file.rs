@@ -3,20 +3,26 @@
 use std::path::Path;
 
 use saggar_domain::{Access, Code, Draft, DraftLimits, FsMode, Problem, Spec};
-use saggar_sandbox::{HostTree, held_for};
+use saggar_sandbox::{DataDirectory, HeldTemplate, HostTree, LOCAL_PROJECT, Templates, held_for};
 
 use crate::args::RunArguments;
 
 /// Maximum size of a spec file, in bytes.
 const SPEC_LEN_MAX: u64 = 1 << 20;
 
-/// The effective spec of a command line.
-pub(crate) fn resolve(arguments: &RunArguments) -> Result<Spec, Problem> {
+/// The effective spec of a command line, and the image that it starts from.
+pub(crate) fn resolve(arguments: &RunArguments) -> Result<(Spec, Option<HeldTemplate>), Problem> {
     let flags = from_flags(arguments)?;
-    let Some(path) = &arguments.spec else { return Spec::resolve(flags) };
-    let mut draft = read(path)?.merge(flags)?;
-    protect(path, &mut draft)?;
-    Spec::resolve(draft)
+    let draft = match &arguments.spec {
+        None => flags,
+        Some(path) => {
+            let mut draft = read(path)?.merge(flags)?;
+            protect(path, &mut draft)?;
+            draft
+        }
+    };
+    let data = || DataDirectory::open(arguments.data_dir.as_deref());
+    saggar_sandbox::resolve(draft, || Ok(Templates::new(&data()?, LOCAL_PROJECT)))
 }
 
 /// Write access to the spec file decides what the next sandbox may do, so the sandbox it describes must not have it.
@@ -47,6 +53,7 @@ fn from_flags(arguments: &RunArguments) -> Result<Draft, Problem> {
     let flags = arguments.spec_flags.draft()?;
     Ok(Draft {
         tier: arguments.tier,
+        template: arguments.template.clone(),
         workspace: arguments.workspace.clone(),
         fs: arguments.fs,
         protect: arguments.protect.clone(),

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use saggar_domain::net::{EgressDraft, Rule};
 use saggar_domain::secret::SecretUse;
-use saggar_domain::{ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, User};
+use saggar_domain::{ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, Storage, User};
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Clone, Debug)]
@@ -39,6 +39,10 @@ pub struct SpecFlags {
     /// 1G]
     #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
     pub disk: Option<ByteSize>,
+    /// Where these files are: memory, or disk (in the data directory, for a template that is an image; needs root)
+    /// [default: memory]
+    #[arg(long, value_name = "PLACE", value_parser = storage)]
+    pub storage: Option<Storage>,
     /// Maximum number of open files per process [default: 4096]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub files: Option<Count>,
@@ -105,6 +109,7 @@ impl SpecFlags {
             network: self.network,
             egress: self.rules.draft(),
             secrets: self.secret_uses.iter().map(GivenUse::checked).collect::<Result<_, _>>()?,
+            storage: self.storage,
             limits: DraftLimits {
                 memory: self.memory,
                 cpus: self.cpus,
@@ -129,6 +134,10 @@ pub(crate) fn choice<T>(
 
 pub fn network_mode(text: &str) -> Result<NetworkMode, String> {
     choice(text, NetworkMode::parse, NetworkMode::ALL.iter().map(|mode| mode.as_str()))
+}
+
+pub fn storage(text: &str) -> Result<Storage, String> {
+    choice(text, Storage::parse, Storage::ALL.iter().map(|place| place.as_str()))
 }
 
 pub fn user(text: &str) -> Result<User, String> {

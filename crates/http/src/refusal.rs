@@ -85,7 +85,9 @@ impl From<Fault> for Refusal {
                 let problem = Problem::new(Code::Unavailable, what, "nothing was done; try again after Retry-After");
                 Self(Box::new(problem.retry_after(u32::try_from(retry_after.as_secs().max(1)).unwrap_or(u32::MAX))))
             }
-            Fault::NoSuchSecret(problem) => Self::new(Code::NotFound, problem.message, problem.help),
+            Fault::NoSuchSecret(problem) | Fault::NoSuchTemplate(problem) => {
+                Self::new(Code::NotFound, problem.message, problem.help)
+            }
             Fault::Refused(problem) => Self(Box::new(problem.into())),
             Fault::File(file) => Self::from(file),
             Fault::PortClosed { .. } => Self::new(

@@ -24,11 +24,14 @@ impl Identity {
     /// Number of ids in a range.
     pub const RANGE: u32 = 65536;
 
+    /// A group whose members see the processes of every user: the agent, and root of an image. Root could take it by itself.
+    pub const AGENTS_GROUP: u32 = Self::RANGE - 3;
+
     /// The agent's private group: its member sees the processes of every user, which programs don't. With a single id
     /// there is no other group, and every process belongs to the agent's own user.
     pub(crate) fn agents_group(self) -> Option<u32> {
         match self {
-            Self::Range { .. } => Some(Self::RANGE - 3),
+            Self::Range { .. } => Some(Self::AGENTS_GROUP),
             Self::Single { .. } => None,
         }
     }

@@ -34,11 +34,11 @@ pub use network::{
     Datagram, GATE_PORT, Gates, PROXY_PORT, Probes, TrialFailure, original_destination, receive_datagram,
     send_datagram, try_proxied,
 };
-pub use plan::{Attributes, Cover, Fate, Fence, NetworkPlan, Op, Plan, Source, Supplies};
+pub use plan::{Attributes, Cover, Fate, Fence, NetworkPlan, Op, Plan, SetIds, Source, Supplies};
 pub use reap::{Reaped, reap};
 pub use rule::Rule;
 pub use signal::Signals;
 pub use spawn::{Jailed, SpawnError, Step, spawn};
 pub use sys::{MountAttributes, clone_tree, pause_briefly, set_mount_attributes};
-pub use userns::{IdPair, Mapping, mapping_namespace};
+pub use userns::{IdPair, Mapping, mapping_namespace, range_mapping_namespace};
 pub use waiting::Waiting;

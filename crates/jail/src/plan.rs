@@ -27,6 +27,8 @@ pub struct Plan {
     /// The CPUs to run on, if fewer than the caller's. Programs that count CPUs then see these; the actual limit is the
     /// cgroup's.
     pub processors: Option<CpuSet>,
+    /// Whether programs may set set-id bits.
+    pub set_ids: SetIds,
     /// Maximum number of open files of a process.
     pub files: u64,
     /// Maximum number of processes of the host user behind the sandbox, if no cgroup counts them.
@@ -48,6 +50,16 @@ pub enum NetworkPlan {
     Proxied,
 }
 
+/// Setuid and setgid bits on files of a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetIds {
+    /// Setting one is an error: a file might outlive the sandbox, or be visible outside of it.
+    Refused,
+    /// They can be set and have no effect. Only for a sandbox whose files nobody outside can execute: no directory of the host is
+    /// writable, and its own files are in a private tmpfs or belong to ids that nobody has. Packages set such bits.
+    Powerless,
+}
+
 /// What a sandbox needs once its root is ready: the parent prepares it while the child builds the root.
 #[derive(Debug)]
 pub struct Supplies {
@@ -60,8 +72,21 @@ pub struct Supplies {
 }
 
 /// One step in building the root.
+///
+/// After [`Op::Layers`] the root is a tree that somebody else made, so a path may be anything there. No link is followed then: a directory
+/// that exists is used as it is, a file or link where a file belongs is replaced in the private layer, and everything else is an error
+/// (`ENOTDIR`, `ELOOP`, `EISDIR`).
 #[derive(Debug)]
 pub enum Op {
+    /// The root becomes a copy-on-write view of layers, with its changes in private storage. Must come first.
+    Layers {
+        /// Directories, the topmost first; never changed.
+        lowers: Vec<Source>,
+        /// A filesystem for the changes, if they are not to be in private storage.
+        disk: Option<Source>,
+    },
+    /// A directory of private storage, mounted over a directory of the root that exists.
+    Private { path: String, mode: u32 },
     /// A directory of private storage.
     Directory {
         path: String,

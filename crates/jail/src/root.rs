@@ -2,8 +2,13 @@
 //!
 //! The root is one tmpfs, so that everything the sandbox owns counts against one limit. It is attached over /proc, a
 //! directory that every host has, then filled and pivoted to. Afterwards the host's tree is detached and out of reach.
+//!
+//! If the root is made of layers (`layers`), a copy-on-write view is attached on top of the tmpfs, which then holds the changes and is
+//! detached along with the host's tree.
 
-use std::cell::RefCell;
+mod layers;
+
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{
@@ -31,7 +36,12 @@ const TERMINALS_MAX: u32 = 64;
 
 /// A root being built.
 pub(crate) struct Root {
-    fd: OwnedFd,
+    /// The tmpfs. Also the working directory while the root is built: where a view lies over it, it has no path.
+    storage: OwnedFd,
+    /// The view of layers, if the root is one.
+    view: OnceCell<OwnedFd>,
+    /// Number of directories that [`Op::Private`] has made.
+    privates: Cell<u32>,
     identity: Identity,
     /// The layer that holds the changes of a copy-on-write view.
     layer: RefCell<Option<OwnedFd>>,
@@ -52,9 +62,17 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let fd = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(fd.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let root = Self { fd, identity: plan.identity, layer: RefCell::new(None), kept: RefCell::default() };
+        let root = Self {
+            storage: fd,
+            view: OnceCell::new(),
+            privates: Cell::new(0),
+            identity: plan.identity,
+            layer: RefCell::new(None),
+            kept: RefCell::default(),
+        };
+        rustix::process::fchdir(&root.storage)?;
         chownat(
-            &root.fd,
+            &root.storage,
             "",
             Some(Uid::from_raw(root.owner(0))),
             Some(Gid::from_raw(root.owner(0))),
@@ -66,10 +84,15 @@ impl Root {
     /// Runs one operation.
     pub(crate) fn run(&self, op: &Op) -> Result<(), Errno> {
         match op {
+            Op::Layers { lowers, disk } => self.layers(lowers, disk.as_ref()),
+            Op::Private { path, mode } => self.private(path, *mode),
+            Op::Directory { path, mode, owner } if self.is_layered() => {
+                self.find_or_make(path, *mode, *owner).map(|_| ())
+            }
             Op::Directory { path, mode, owner } => self.directory(path, *mode, *owner),
             Op::File { path, bytes } => self.file(path, bytes),
             Op::Kept { directory, name, bytes } => self.keep(directory, name, bytes),
-            Op::Link { path, target } => symlinkat(target.as_str(), &self.fd, path.as_str()),
+            Op::Link { path, target } => symlinkat(target.as_str(), self.fd(), path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
             // A node can't be mounted on or executed, and set-id bits have no effect on it, so a plain bind is enough.
             Op::Device { name } => {
@@ -77,7 +100,7 @@ impl Root {
                 mount_bind(format!("/dev/{name}"), format!("{STAGE}/dev/{name}"))
             }
             Op::Writable { path } => {
-                let tree = clone_tree(&self.fd, path)?;
+                let tree = clone_tree(&self.fd(), path)?;
                 self.attach(tree.as_fd(), path)
             }
             Op::Overlay { lower, target, layer, fate } => self.overlay(lower, target, layer, *fate),
@@ -88,9 +111,9 @@ impl Root {
             Op::Covers => self.make_covers(),
             Op::Mask { path, cover } => self.mask(path, *cover),
             Op::Seal { .. } if !Rule::SealedRoot.is_on() => Ok(()),
-            Op::Seal { path } if path.is_empty() => make_read_only(self.fd.as_fd()),
+            Op::Seal { path } if path.is_empty() => make_read_only(self.fd()),
             Op::Seal { path } => {
-                let mount = openat(&self.fd, path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                let mount = openat(self.fd(), path.as_str(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
                 make_read_only(mount.as_fd())
             }
         }
@@ -98,7 +121,7 @@ impl Root {
 
     /// Pivots to the new root and detaches the host's.
     pub(crate) fn enter(&self) -> Result<(), Errno> {
-        rustix::process::fchdir(&self.fd)?;
+        rustix::process::fchdir(self.fd())?;
         pivot_here()?;
         unmount(".", UnmountFlags::DETACH)?;
         rustix::process::chdir("/")
@@ -109,83 +132,77 @@ impl Root {
         (self.layer.into_inner(), self.kept.into_inner())
     }
 
+    /// The root as programs will see it.
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.view.get().unwrap_or(&self.storage).as_fd()
+    }
+
+    fn is_layered(&self) -> bool {
+        self.view.get().is_some()
+    }
+
     fn owner(&self, id: u32) -> u32 {
         self.identity.owner(id)
     }
 
     fn directory(&self, path: &str, mode: u32, owner: u32) -> Result<(), Errno> {
-        mkdirat(&self.fd, path, Mode::from_raw_mode(mode))?;
+        self.directory_in(self.storage.as_fd(), path, mode, owner)
+    }
+
+    fn directory_in(&self, parent: BorrowedFd<'_>, path: &str, mode: u32, owner: u32) -> Result<(), Errno> {
+        mkdirat(parent, path, Mode::from_raw_mode(mode))?;
         if owner != 0 {
             let id = self.owner(owner);
-            chownat(&self.fd, path, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)), AtFlags::SYMLINK_NOFOLLOW)?;
+            chownat(parent, path, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)), AtFlags::SYMLINK_NOFOLLOW)?;
         }
         Ok(())
     }
 
     fn file(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let file = openat(&self.fd, path, flags, Mode::from_raw_mode(0o644))?;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            rest = &rest[rustix::io::write(&file, rest)?..];
+        if self.is_layered() {
+            return self.replace(path, bytes);
         }
-        Ok(())
+        write_new(self.storage.as_fd(), path, bytes)
     }
 
     /// The file is opened through a mount of its own: one that is open for writing would keep the root from being sealed.
     fn keep(&self, directory: &str, name: &str, bytes: &[u8]) -> Result<(), Errno> {
         self.file(&format!("{directory}/{name}"), bytes)?;
-        let tree = clone_tree(&self.fd, directory)?;
+        let place = self.find(directory)?;
+        let tree = clone_tree(&place, "")?;
         let file = openat(&tree, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         self.kept.borrow_mut().push(file);
         Ok(())
     }
 
     fn bind(&self, source: &Source, target: &str, attributes: Attributes) -> Result<(), Errno> {
-        let tree = match source {
-            Source::Detached(fd) => {
-                // SAFETY: the plan's owner keeps the descriptor open until `spawn` returns, and we are its child.
-                return self.attach(unsafe { BorrowedFd::borrow_raw(*fd) }, target);
-            }
-            Source::System(path) => clone_tree(&rustix::fs::CWD, path)?,
-            Source::Pinned { path, device, inode } => clone_tree(&pinned(path, *device, *inode)?, "")?,
-        };
-        let is_kept = Rule::ReadOnlyMounts.is_on() || matches!(source, Source::System(_));
-        let wanted = match attributes {
-            Attributes::ReadOnly if is_kept => MountAttributes { is_read_only: true, ..MountAttributes::default() },
-            Attributes::ReadOnly | Attributes::ReadWrite => MountAttributes::default(),
-        };
-        set_mount_attributes(&tree, wanted)?;
-        self.attach(tree.as_fd(), target)
+        match mounted(source, attributes)? {
+            Mounted::Ours(tree) => self.attach(tree.as_fd(), target),
+            Mounted::Given(tree) => self.attach(tree, target),
+        }
     }
 
     fn overlay(&self, lower: &Source, target: &str, layer: &str, fate: Fate) -> Result<(), Errno> {
         let [below, upper, work] = ["lower", "upper", "work"].map(|name| format!("{layer}/{name}"));
+        if self.is_layered() {
+            self.make_in_storage(layer)?;
+        }
         for path in [&below, &upper, &work] {
-            mkdirat(&self.fd, path.as_str(), Mode::from_raw_mode(0o755))?;
+            mkdirat(&self.storage, path.as_str(), Mode::from_raw_mode(0o755))?;
         }
-        self.bind(lower, &below, Attributes::ReadOnly)?;
-        // The top of the view must look like the top of the lower layer.
-        let top = statat(&self.fd, below.as_str(), AtFlags::SYMLINK_NOFOLLOW)?;
-        rustix::fs::chmodat(&self.fd, upper.as_str(), Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
-        for (uid, gid) in [(Some(Uid::from_raw(top.st_uid)), None), (None, Some(Gid::from_raw(top.st_gid)))] {
-            match chownat(&self.fd, upper.as_str(), uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-                // An owner or group without an id in here can't be set; it shows as the overflow id in either case.
-                Ok(()) | Err(Errno::INVAL) => {}
-                Err(errno) => return Err(errno),
-            }
-        }
+        self.attach_in_storage(lower, &below)?;
+        self.resemble(&upper, &below)?;
         // Without opaque marks the view could not tell a directory that was removed and created again from an unchanged
         // one, and removing one fails half-way. Kernels before 6.6 keep no such marks on a tmpfs.
         let marked =
-            openat(&self.fd, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+            openat(&self.storage, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if fate == Fate::HandedOver {
             fsetxattr(&marked, "user.saggar", b"", XattrFlags::empty())?;
             fremovexattr(&marked, "user.saggar")?;
         }
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
-            fsconfig_set_string(context.as_fd(), key, format!("{STAGE}/{path}"))?;
+            fsconfig_set_string(context.as_fd(), key, path.as_str())?;
         }
         fsconfig_set_flag(context.as_fd(), "userxattr")?;
         fsconfig_set_string(context.as_fd(), "source", "scratch")?;
@@ -193,7 +210,7 @@ impl Root {
             // Kernels before 5.19 can't create an overlay of an idmapped mount. If the changes would be dropped anyway,
             // the lower layer is bound there instead.
             Err(Errno::INVAL) if fate == Fate::Dropped => {
-                return mount_bind(format!("{STAGE}/{below}"), format!("{STAGE}/{target}"));
+                return mount_bind(below.as_str(), format!("{STAGE}/{target}"));
             }
             other => other?,
         }
@@ -204,7 +221,7 @@ impl Root {
             Fate::HandedOver => {
                 *self.layer.borrow_mut() = Some(marked);
                 // The parts of the view must not be visible beside it, nor its path on the host.
-                unmount(format!("{STAGE}/{below}"), UnmountFlags::DETACH)
+                unmount(below.as_str(), UnmountFlags::DETACH)
             }
             // The cover over all layers is enough here, and avoids the delay of an unmount.
             Fate::Dropped => Ok(()),
@@ -226,7 +243,7 @@ impl Root {
     }
 
     fn hold(&self, under: &str, path: &str, attributes: Attributes) -> Result<(), Errno> {
-        let base = openat(&self.fd, under, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
+        let base = openat(self.fd(), under, OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         let inside = path.strip_prefix(under).map_or(path, |rest| rest.trim_start_matches('/'));
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let place = openat2(&base, inside, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)?;
@@ -281,8 +298,8 @@ impl Root {
     /// them.
     fn mask(&self, path: &str, cover: Cover) -> Result<(), Errno> {
         let source = match cover {
-            Cover::File => format!("{STAGE}/{COVER_FILE}"),
-            Cover::Directory => format!("{STAGE}/{COVER_DIRECTORY}"),
+            Cover::File => COVER_FILE,
+            Cover::Directory => COVER_DIRECTORY,
         };
         match mount_bind(source, format!("{STAGE}/{path}")) {
             // Not every kernel has every file, and a missing file needs no cover.
@@ -295,21 +312,92 @@ impl Root {
     fn make_covers(&self) -> Result<(), Errno> {
         let empty = MountAttributes { is_read_only: true, is_no_exec: true, ..MountAttributes::default() };
         self.directory(COVER_DIRECTORY, 0o555, 0)?;
-        let directory = clone_tree(&self.fd, COVER_DIRECTORY)?;
-        set_mount_attributes(&directory, empty)?;
-        self.attach(directory.as_fd(), COVER_DIRECTORY)?;
-        self.file(COVER_FILE, b"")?;
-        let file = clone_tree(&self.fd, COVER_FILE)?;
-        set_mount_attributes(&file, empty)?;
-        self.attach(file.as_fd(), COVER_FILE)
+        write_new(self.storage.as_fd(), COVER_FILE, b"")?;
+        for path in [COVER_DIRECTORY, COVER_FILE] {
+            let tree = clone_tree(&self.storage, path)?;
+            set_mount_attributes(&tree, empty)?;
+            attach_at(tree.as_fd(), self.storage.as_fd(), path)?;
+        }
+        Ok(())
     }
 
     fn attach(&self, tree: BorrowedFd<'_>, target: &str) -> Result<(), Errno> {
-        move_mount(tree, "", self.fd.as_fd(), target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+        if self.is_layered() {
+            let place = self.find(target)?;
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+            return move_mount(tree, "", place.as_fd(), "", flags);
+        }
+        attach_at(tree, self.storage.as_fd(), target)
+    }
+
+    /// Gives a new directory of private storage the owner and permissions of another one.
+    fn resemble(&self, new: &str, model: &str) -> Result<(), Errno> {
+        let top = statat(&self.storage, model, AtFlags::SYMLINK_NOFOLLOW)?;
+        rustix::fs::chmodat(&self.storage, new, Mode::from_raw_mode(top.st_mode & 0o777), AtFlags::empty())?;
+        for (uid, gid) in [(Some(Uid::from_raw(top.st_uid)), None), (None, Some(Gid::from_raw(top.st_gid)))] {
+            match chownat(&self.storage, new, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+                // An owner or group without an id in here can't be set; it shows as the overflow id in either case.
+                Ok(()) | Err(Errno::INVAL) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn attach_in_storage(&self, source: &Source, target: &str) -> Result<(), Errno> {
+        self.attach_there(mounted(source, Attributes::ReadOnly)?, target)
+    }
+
+    fn attach_writable_in_storage(&self, source: &Source, target: &str) -> Result<(), Errno> {
+        self.attach_there(mounted(source, Attributes::ReadWrite)?, target)
+    }
+
+    fn attach_there(&self, mounted: Mounted<'_>, target: &str) -> Result<(), Errno> {
+        match mounted {
+            Mounted::Ours(tree) => attach_at(tree.as_fd(), self.storage.as_fd(), target),
+            Mounted::Given(tree) => attach_at(tree, self.storage.as_fd(), target),
+        }
     }
 }
 
-/// The covers are in the root, because only attached mounts can be bound elsewhere.
+/// A detached mount.
+enum Mounted<'a> {
+    Ours(OwnedFd),
+    /// By the plan, with its attributes.
+    Given(BorrowedFd<'a>),
+}
+
+fn mounted(source: &Source, attributes: Attributes) -> Result<Mounted<'_>, Errno> {
+    let tree = match source {
+        // SAFETY: the plan's owner keeps the descriptor open until `spawn` returns, and we are its child.
+        Source::Detached(fd) => return Ok(Mounted::Given(unsafe { BorrowedFd::borrow_raw(*fd) })),
+        Source::System(path) => clone_tree(&rustix::fs::CWD, path)?,
+        Source::Pinned { path, device, inode } => clone_tree(&pinned(path, *device, *inode)?, "")?,
+    };
+    let is_kept = Rule::ReadOnlyMounts.is_on() || matches!(source, Source::System(_));
+    let wanted = match attributes {
+        Attributes::ReadOnly if is_kept => MountAttributes { is_read_only: true, ..MountAttributes::default() },
+        Attributes::ReadOnly | Attributes::ReadWrite => MountAttributes::default(),
+    };
+    set_mount_attributes(&tree, wanted)?;
+    Ok(Mounted::Ours(tree))
+}
+
+fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {
+    move_mount(tree, "", directory, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+fn write_new(directory: BorrowedFd<'_>, path: &str, bytes: &[u8]) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(directory, path, flags, Mode::from_raw_mode(0o644))?;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(&file, rest)?..];
+    }
+    Ok(())
+}
+
+/// The covers are in private storage, because only attached mounts can be bound elsewhere.
 const COVER_DIRECTORY: &str = ".empty";
 const COVER_FILE: &str = ".null";
 

@@ -219,7 +219,7 @@ fn attend(
     userns::write_map(number, "gid_map", &plan.identity.gid_map()).map_err(SpawnError::Map)?;
     rustix::net::send(ours, &[1], rustix::net::SendFlags::NOSIGNAL).map_err(SpawnError::Channel)?;
     let supplies = supply().map_err(SpawnError::Supply)?;
-    match crate::supply::send(ours, &supplies, &Filter::compile()) {
+    match crate::supply::send(ours, &supplies, &Filter::compile(plan.set_ids)) {
         // A child that is gone has reported why, and that is read next.
         Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
         Err(errno) => return Err(SpawnError::Channel(errno)),

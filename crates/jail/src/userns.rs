@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
+use crate::identity::Identity;
 use crate::sys::{Cloned, clone3};
 
 /// An id on disk, and the host id it appears as.
@@ -40,6 +41,15 @@ impl Drop for Mapping {
 
 /// A user namespace in which exactly one uid and one gid are mapped. Needs root.
 pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<Mapping, Errno> {
+    mapping(uid, gid, 1)
+}
+
+/// A user namespace in which as many ids as a sandbox has are mapped, from this pair on. Needs root.
+pub fn range_mapping_namespace(first: IdPair) -> Result<Mapping, Errno> {
+    mapping(first, first, Identity::RANGE)
+}
+
+fn mapping(uid: IdPair, gid: IdPair, count: u32) -> Result<Mapping, Errno> {
     let (ours, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     match clone3(libc::CLONE_NEWUSER as u64, None)? {
         Cloned::Child => {
@@ -53,7 +63,7 @@ pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<Mapping, Errno> {
             drop(ours);
             let process =
                 rustix::process::Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
-            let outcome = map_and_open(pid, uid, gid);
+            let outcome = map_and_open(pid, uid, gid, count);
             drop(theirs);
             match outcome {
                 Ok(namespace) => Ok(Mapping { namespace, process }),
@@ -67,9 +77,9 @@ pub fn mapping_namespace(uid: IdPair, gid: IdPair) -> Result<Mapping, Errno> {
     }
 }
 
-fn map_and_open(pid: i32, uid: IdPair, gid: IdPair) -> Result<OwnedFd, Errno> {
-    write_map(pid, "uid_map", &format!("{} {} 1\n", uid.on_disk, uid.seen))?;
-    write_map(pid, "gid_map", &format!("{} {} 1\n", gid.on_disk, gid.seen))?;
+fn map_and_open(pid: i32, uid: IdPair, gid: IdPair, count: u32) -> Result<OwnedFd, Errno> {
+    write_map(pid, "uid_map", &format!("{} {} {count}\n", uid.on_disk, uid.seen))?;
+    write_map(pid, "gid_map", &format!("{} {} {count}\n", gid.on_disk, gid.seen))?;
     open(format!("/proc/{pid}/ns/user"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use saggar_jail::{
-    Fence, Gates, Identity, Jailed, NetworkPlan, Op, Plan, SealedProgram, Supplies, original_destination, spawn,
+    Fence, Gates, Identity, Jailed, NetworkPlan, Op, Plan, SealedProgram, SetIds, Supplies, original_destination, spawn,
 };
 
 #[test]
@@ -130,6 +130,7 @@ impl Sandbox {
             ops: vec![Op::Directory { path: "dev".into(), mode: 0o755, owner: 0 }, Op::Device { name: "null".into() }],
             fence: Fence::default(),
             processors: None,
+            set_ids: SetIds::Refused,
             files: 64,
             processes: None,
             cgroup: None,

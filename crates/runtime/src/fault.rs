@@ -44,6 +44,9 @@ pub enum Fault {
     /// The request names a secret that doesn't exist in the project.
     #[error("{0}")]
     NoSuchSecret(Problem),
+    /// The request names a template that the project can't use.
+    #[error("{0}")]
+    NoSuchTemplate(Problem),
     /// The request is invalid or not allowed.
     #[error("{0}")]
     Refused(Problem),

@@ -24,6 +24,7 @@ mod pool;
 mod reach;
 mod sizing;
 mod strangers;
+mod template;
 mod upkeep;
 mod watch;
 

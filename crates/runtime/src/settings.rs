@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use saggar_domain::TemplateName;
+
 use crate::sandboxes::PoolSize;
 
 #[derive(Clone, Debug)]
@@ -21,6 +23,8 @@ pub struct Settings {
     pub ttl_max: Duration,
     /// Whether a sandbox may share the host's network.
     pub allow_host_network: bool,
+    /// The operator's templates that every project may use.
+    pub public_templates: Vec<TemplateName>,
     /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
     /// How long a finished run is kept.

@@ -3,14 +3,15 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use saggar_domain::{NetworkMode, Spec};
+use rustix::io::Errno;
+use saggar_domain::{Access, Code, FsMode, NetworkMode, Problem, Spec, Template};
 use saggar_jail::cgroup::{Group, Wanted};
-use saggar_jail::{Identity, Jailed, NetworkPlan, Op, Plan, SealedProgram, SpawnError, Step, Supplies, spawn};
+use saggar_jail::{Identity, Jailed, NetworkPlan, Op, Plan, SealedProgram, SetIds, SpawnError, Step, Supplies, spawn};
 
 use crate::enforce::Enforcement;
 use crate::guest_image::GUEST_IMAGE;
 use crate::plan::Layout;
-use crate::prepare::{Prepared, Stopped, failed};
+use crate::prepare::{Prepared, Stopped, failed, refused};
 use crate::record::{FirstProcess, start_time};
 
 /// Bytes of private storage per allowed file or directory.
@@ -77,11 +78,22 @@ fn plan(
         storage_inodes: (disk / BYTES_PER_INODE).max(1024),
         ops: std::mem::take(&mut layout.ops),
         fence: std::mem::take(&mut layout.fence),
+        set_ids: set_ids(spec),
         files: spec.limits.files.value.get(),
         processes: enforcement.processes,
         processors: layout.processors.take(),
         cgroup,
         channel,
+    }
+}
+
+/// Programs of an image may set such bits if no file that they can change is visible outside. The changes of a scratch workspace may be.
+fn set_ids(spec: &Spec) -> SetIds {
+    let is_shared = spec.workspace.is_some() && spec.fs != FsMode::ReadOnly;
+    let is_mounted = spec.mounts.iter().any(|mount| mount.access == Access::ReadWrite);
+    match &spec.template {
+        Template::Image(_) if !is_shared && !is_mounted => SetIds::Powerless,
+        Template::Image(_) | Template::Host => SetIds::Refused,
     }
 }
 
@@ -97,12 +109,20 @@ fn network(mode: NetworkMode) -> NetworkPlan {
 fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
     match error {
         SpawnError::Step { step: Step::Root, index, errno } => {
-            let what = match plan.ops.get(*index) {
+            let op = plan.ops.get(*index);
+            if let (Some(Op::Layers { .. }), Some(path)) = (plan.ops.first(), op.and_then(place_of))
+                && matches!(*errno, Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST)
+            {
+                return in_the_way(path);
+            }
+            let what = match op {
+                Some(Op::Layers { .. }) => "stacking the template's layers".to_owned(),
                 Some(
                     Op::Directory { path, .. }
                     | Op::File { path, .. }
                     | Op::Link { path, .. }
                     | Op::Writable { path }
+                    | Op::Private { path, .. }
                     | Op::Mask { path, .. },
                 ) => format!("creating /{path}"),
                 Some(Op::Kept { directory, name, .. }) => format!("creating /{directory}/{name}"),
@@ -124,4 +144,32 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
         SpawnError::Died => failed("set-up", "the new process died without reporting an error"),
         SpawnError::Hung => failed("set-up", "the new process hung and was killed"),
     }
+}
+
+/// The path of the root that an operation needs.
+fn place_of(op: &Op) -> Option<&str> {
+    match op {
+        Op::Directory { path, .. } | Op::File { path, .. } | Op::Private { path, .. } => Some(path),
+        Op::Kept { directory, .. } => Some(directory),
+        Op::Bind { target, .. } | Op::Overlay { target, .. } | Op::Proc { target } | Op::Terminals { target } => {
+            Some(target)
+        }
+        Op::Layers { .. }
+        | Op::Link { .. }
+        | Op::Device { .. }
+        | Op::Writable { .. }
+        | Op::Protect { .. }
+        | Op::Covers
+        | Op::Mask { .. }
+        | Op::Seal { .. } => None,
+    }
+}
+
+/// A link in an image may lead anywhere, so none is followed.
+fn in_the_way(path: &str) -> Stopped {
+    refused(Problem::new(
+        Code::UnsupportedCapability,
+        format!("the template has something else than a directory at /{path}, or a link on the way to it"),
+        "the sandbox needs this path for itself, or for a mount that you asked for: change the image, or mount elsewhere",
+    ))
 }

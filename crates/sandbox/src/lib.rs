@@ -3,12 +3,14 @@
 //! This crate decides how to implement a spec on this host, and refuses what it can't. It knows nothing of runs or
 //! HTTP.
 
+mod accounts;
 mod acting;
 mod allocator;
 mod answers;
 mod borrowed;
 mod changes;
 mod data;
+mod disk;
 mod doctor;
 mod egress;
 mod enforce;
@@ -27,6 +29,7 @@ mod ranges;
 mod reaper;
 mod record;
 mod report;
+mod resolve;
 mod rules;
 mod run;
 mod supervise;
@@ -48,6 +51,7 @@ pub use keyring::secrets_in_keyring;
 pub use ranges::STORE_IDS;
 pub use reaper::{Leftover, reap};
 pub use report::Report;
+pub use resolve::resolve;
 pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_jail::{Rule, Signals};

@@ -5,15 +5,20 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
-use saggar_domain::{Access, Code, FsMode, Mount, NetworkMode, Problem, Spec, Template, User};
+use saggar_domain::template::Owners;
+use saggar_domain::{Access, Code, FsMode, Mount, NetworkMode, Problem, Spec, User};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
-    mapping_namespace, set_mount_attributes,
+    mapping_namespace, range_mapping_namespace, set_mount_attributes,
 };
 use saggar_supervisor::egress::trust_files;
 
+use crate::disk::Disk;
 use crate::host_tree::HostTree;
+use crate::prepare::failed;
+use crate::ranges::STORE_IDS;
+use crate::templates::{HeldTemplate, StoredLayer};
 use crate::{processors, template};
 
 /// Directories of private storage that stay writable if the root is sealed.
@@ -34,7 +39,9 @@ pub(crate) struct Layout {
     pub(crate) views: Vec<View>,
     /// The CPUs it runs on; `None` for all of the host's.
     pub(crate) processors: Option<CpuSet>,
-    has_root: bool,
+    /// Programs may write the whole root: as its root, or as far as an image's own permissions let them.
+    is_open: bool,
+    is_image: bool,
     has_layers: bool,
 }
 
@@ -45,6 +52,10 @@ pub(crate) struct Brought {
     pub(crate) mounts: Vec<(Mount, HostTree)>,
     /// Protected paths, as components from the workspace down.
     pub(crate) held: Vec<Vec<String>>,
+    /// The image that the root is made of.
+    pub(crate) template: Option<HeldTemplate>,
+    /// The filesystem for the changes of an image, if they are on disk.
+    pub(crate) disk: Option<Disk>,
 }
 
 /// The lifetime of a sandbox, as far as its root depends on it.
@@ -60,37 +71,49 @@ pub(crate) enum Life {
 ///
 /// If programs can run as root of the sandbox, the private root stays writable, and owners and permissions decide who
 /// may write where; read-only mounts, /dev and /sys are exceptions. Otherwise the root is sealed as well, and Landlock
-/// grants only the few places that the one user has: a second barrier at no cost.
+/// grants only the few places that the one user has: a second barrier at no cost. The root of an image always stays
+/// writable: its users have their homes where the image says.
 pub(crate) fn lay_out(
     spec: &Spec,
     life: Life,
     identity: Identity,
-    brought: &Brought,
+    brought: &mut Brought,
     views: Vec<View>,
     processors: Option<CpuSet>,
 ) -> Result<Layout, Problem> {
-    let has_root = match (spec.user, life, identity) {
+    let is_open = match (spec.user, life, identity) {
+        _ if brought.template.is_some() => true,
         (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
         // With a single id there is no other user to switch to.
         (User::User, Life::Held, Identity::Single { .. }) | (User::User, Life::OneProgram, _) => false,
     };
     let mut layout = Layout {
-        ops: match spec.template {
-            Template::Host => template::host(spec.network, has_root),
-        },
+        ops: Vec::new(),
         fence: Fence::default(),
         mounts: Vec::new(),
         mappings: Vec::new(),
         views,
         processors,
-        has_root,
+        is_open,
+        is_image: brought.template.is_some(),
         has_layers: false,
     };
+    match &brought.template {
+        None => layout.ops = template::host(spec.network, is_open),
+        Some(held) => {
+            let lowers = layout.lowers(held, identity)?;
+            let disk = brought.disk.take().map(|disk| layout.disk(disk));
+            layout.ops = template::image(spec.network, lowers, disk);
+            layout.homes(spec);
+        }
+    }
     layout.places_for_views();
     layout.show_processors();
-    layout.of_the_host(identity, spec.network);
+    if !layout.is_image {
+        layout.of_the_host(identity, spec.network);
+    }
     if spec.network == NetworkMode::Proxied {
-        layout.ops.extend(trust_files());
+        layout.ops.extend(trust_files(&spec.template));
     }
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
@@ -104,7 +127,7 @@ pub(crate) fn lay_out(
 impl Layout {
     /// A directory of private storage that the sandbox's user may write. The template sets its owner.
     fn writable(&mut self, path: &str) {
-        if !self.has_root {
+        if !self.is_open {
             self.ops.push(Op::Writable { path: path.to_owned() });
             self.fence.writable.push(format!("/{path}"));
         }
@@ -114,7 +137,7 @@ impl Layout {
     /// mount: copying hundreds of files for each sandbox would take longer than everything else.
     fn of_the_host(&mut self, identity: Identity, network: NetworkMode) {
         let mapping = match identity {
-            Identity::Range { base } if self.has_root => {
+            Identity::Range { base } if self.is_open => {
                 let roots = IdPair { on_disk: 0, seen: base };
                 mapping_namespace(roots, roots).ok()
             }
@@ -123,7 +146,7 @@ impl Layout {
         for name in template::etc_directories(network) {
             let (path, target) = (format!("/etc/{name}"), format!("etc/{name}"));
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
-            if !self.has_root {
+            if !self.is_open {
                 let source = Source::System(path);
                 self.ops.push(Op::Bind { source, target, attributes: Attributes::ReadOnly });
                 continue;
@@ -137,7 +160,6 @@ impl Layout {
                 source
             });
             let layer = self.layer(&name.replace('/', "-"));
-            self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
             self.ops.push(Op::Overlay { lower, target, layer, fate: Fate::Dropped });
         }
         self.mappings.extend(mapping);
@@ -160,12 +182,18 @@ impl Layout {
         self.ops.extend(files.map(|path| Op::File { path, bytes: list.clone().into_bytes() }));
     }
 
+    /// Private storage has no path in the root of an image, so that the layers of a view there are made along with it.
     fn layer(&mut self, name: &str) -> String {
+        if self.is_image {
+            return format!("{SCRATCH}/{name}");
+        }
         if !self.has_layers {
             self.has_layers = true;
             self.ops.push(Op::Directory { path: SCRATCH.to_owned(), mode: 0o700, owner: 0 });
         }
-        format!("{SCRATCH}/{name}")
+        let layer = format!("{SCRATCH}/{name}");
+        self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
+        layer
     }
 
     /// The last steps: from here on the root is as programs see it.
@@ -175,9 +203,11 @@ impl Layout {
             self.ops.push(Op::Mask { path: SCRATCH.to_owned(), cover: Cover::Directory });
         }
         self.ops.push(Op::Writable { path: "dev/shm".to_owned() });
-        if self.has_root {
+        if self.is_open {
             self.fence.writable = vec!["/".to_owned()];
-            self.ops.push(Op::Writable { path: "sys".to_owned() });
+            if !self.is_image {
+                self.ops.push(Op::Writable { path: "sys".to_owned() });
+            }
             self.ops.extend(["dev", "sys"].map(|path| Op::Seal { path: path.to_owned() }));
             return;
         }
@@ -186,6 +216,66 @@ impl Layout {
             self.writable(path);
         }
         self.ops.push(Op::Seal { path: String::new() });
+    }
+
+    /// The layers of an image, the topmost first, as the sandbox's own ids.
+    fn lowers(&mut self, template: &HeldTemplate, identity: Identity) -> Result<Vec<Source>, Problem> {
+        let refuse = |layer: &StoredLayer, why: String| {
+            Problem::new(
+                Code::DataDirectory,
+                format!("layer {} of the template can't be used: {why}", layer.id),
+                "the data directory must be on a filesystem that supports idmapped mounts (ext4, xfs, btrfs do); import the template again if it was copied from elsewhere",
+            )
+        };
+        let base = match identity {
+            Identity::Single { .. } => {
+                let pinned = |layer: &StoredLayer| {
+                    if layer.record.owners != Owners::Dropped {
+                        return Err(refuse(layer, "it was imported by root".to_owned()));
+                    }
+                    pinned_tree(layer).map_err(|why| refuse(layer, why))
+                };
+                return template.layers.iter().rev().map(pinned).collect();
+            }
+            Identity::Range { base } => base,
+        };
+        let mapping = range_mapping_namespace(IdPair { on_disk: STORE_IDS.start, seen: base })
+            .map_err(|errno| failed("creating the id map of the template", errno).error)?;
+        let mut lowers = Vec::with_capacity(template.layers.len());
+        for layer in template.layers.iter().rev() {
+            if layer.record.owners != Owners::Shifted {
+                return Err(refuse(layer, "it was not imported by root".to_owned()));
+            }
+            let attributes =
+                MountAttributes { is_read_only: true, id_map: Some(mapping.namespace()), ..MountAttributes::default() };
+            let mount = clone_tree(&layer.tree(), "")
+                .and_then(|mount| set_mount_attributes(&mount, attributes).map(|()| mount))
+                .map_err(|errno| refuse(layer, format!("mapping its ids: {errno}")))?;
+            lowers.push(Source::Detached(mount.as_raw_fd()));
+            self.mounts.push(mount);
+        }
+        self.mappings.push(mapping);
+        Ok(lowers)
+    }
+
+    fn disk(&mut self, Disk { mount, mapping }: Disk) -> Source {
+        let source = Source::Detached(mount.as_raw_fd());
+        self.mounts.push(mount);
+        self.mappings.push(mapping);
+        source
+    }
+
+    /// The homes of our two users, if programs run as those. An image's own user has one in the image.
+    fn homes(&mut self, spec: &Spec) {
+        if spec.account.is_none() {
+            for (user, mode) in [(User::User, 0o755), (User::Root, 0o700)] {
+                let path = user.home().trim_start_matches('/').to_owned();
+                self.ops.push(Op::Directory { path, mode, owner: user.id() });
+            }
+        }
+        if spec.workspace.is_some() {
+            self.ops.push(Op::Directory { path: "workspace".to_owned(), mode: 0o755, owner: spec.uid() });
+        }
     }
 
     fn workspace(&mut self, spec: &Spec, identity: Identity, brought: &Brought) -> Result<(), Problem> {
@@ -212,7 +302,6 @@ impl Layout {
             FsMode::Scratch => {
                 let lower = self.source(tree, Access::ReadOnly, identity, spec, Code::InvalidWorkspace)?;
                 let layer = self.layer("workspace");
-                self.ops.push(Op::Directory { path: layer.clone(), mode: 0o700, owner: 0 });
                 self.ops.push(Op::Overlay { lower, target: target(), layer, fate: Fate::HandedOver });
                 self.fence.writable.push("/workspace".to_owned());
             }
@@ -233,12 +322,12 @@ impl Layout {
         let names: Vec<&str> = target.split('/').collect();
         for name in &names[..names.len() - 1] {
             parent = if parent.is_empty() { (*name).to_owned() } else { format!("{parent}/{name}") };
-            if !is_template_directory(&parent) && made.insert(parent.clone()) {
+            if (self.is_image || !is_template_directory(&parent)) && made.insert(parent.clone()) {
                 let owner = if parent.starts_with("home/user/") { User::User.id() } else { 0 };
                 self.ops.push(Op::Directory { path: parent.clone(), mode: 0o755, owner });
             }
         }
-        if matches!(target.as_str(), "mnt" | "opt" | "srv") && tree.is_directory {
+        if !self.is_image && matches!(target.as_str(), "mnt" | "opt" | "srv") && tree.is_directory {
             // The template has an empty directory there to mount on.
         } else if tree.is_directory {
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
@@ -289,9 +378,9 @@ impl Layout {
                 )
             }
         };
-        let seen = base + spec.user.id();
-        let mapping = mapping_namespace(IdPair { on_disk: tree.uid, seen }, IdPair { on_disk: tree.gid, seen })
-            .map_err(refuse("creating its id map"))?;
+        let (uid, gid) = (base + spec.uid(), base + spec.gid());
+        let pairs = (IdPair { on_disk: tree.uid, seen: uid }, IdPair { on_disk: tree.gid, seen: gid });
+        let mapping = mapping_namespace(pairs.0, pairs.1).map_err(refuse("creating its id map"))?;
         let mount = clone_tree(&tree.fd, "").map_err(refuse("copying its mount"))?;
         let attributes = MountAttributes {
             is_read_only: access == Access::ReadOnly && Rule::ReadOnlyMounts.is_on(),
@@ -312,6 +401,13 @@ fn mapped(path: &str, namespace: &OwnedFd) -> Result<OwnedFd, Errno> {
     let attributes = MountAttributes { is_read_only: true, id_map: Some(namespace), ..MountAttributes::default() };
     set_mount_attributes(&mount, attributes)?;
     Ok(mount)
+}
+
+/// A layer, for a child that has to open it by its name.
+fn pinned_tree(layer: &StoredLayer) -> Result<Source, String> {
+    let stat = rustix::fs::fstat(layer.tree()).map_err(|errno| errno.to_string())?;
+    let path = layer.path().to_str().ok_or("the data directory's path is not UTF-8")?.to_owned();
+    Ok(Source::Pinned { path, device: stat.st_dev, inode: stat.st_ino })
 }
 
 /// Directories of the template in which mounts are allowed.

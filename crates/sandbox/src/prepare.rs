@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use saggar_domain::{
     Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkMode, NetworkReport, Problem, ProtectedPath,
-    SandboxId, Spec, User,
+    SandboxId, Spec, Storage, Template,
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host, View};
@@ -16,6 +16,7 @@ use saggar_jail::cgroup::{Group, Host, View};
 use crate::borrowed::borrowed_root;
 use crate::changes::Name;
 use crate::data::DataDirectory;
+use crate::disk::{Disk, not_root};
 use crate::egress::ChildCgroups;
 use crate::enforce::Enforcement;
 use crate::holdback::Before;
@@ -26,6 +27,15 @@ use crate::plan::{Brought, Layout, Life, lay_out};
 use crate::processors;
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
+use crate::templates::HeldTemplate;
+
+/// What is to be prepared.
+pub(crate) struct Order<'a> {
+    pub(crate) spec: &'a Spec,
+    pub(crate) life: Life,
+    /// The image that the spec starts from.
+    pub(crate) template: Option<HeldTemplate>,
+}
 
 /// A sandbox that is recorded and ready to start.
 pub(crate) struct Prepared {
@@ -39,6 +49,8 @@ pub(crate) struct Prepared {
     pub(crate) placed: Option<Placed>,
     /// The workspace below a scratch layer.
     pub(crate) scratch: Option<Scratch>,
+    /// Keeps the template from being removed.
+    _template: Option<HeldTemplate>,
 }
 
 pub(crate) struct Scratch {
@@ -65,15 +77,17 @@ pub(crate) fn prepare(
     data: &DataDirectory,
     sandbox: &SandboxId,
     host: Host,
-    spec: &Spec,
-    life: Life,
+    order: Order<'_>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
+    let Order { spec, life, template } = order;
     if let Some(problem) = borrowed_root() {
         return Err(refused(problem));
     }
+    check_held(spec, template.as_ref()).map_err(refused)?;
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
+    brought.template = template;
     observe(EventBody::Setup {
         tier: spec.tier,
         fs: spec.fs,
@@ -81,7 +95,7 @@ pub(crate) fn prepare(
         unenforced: enforcement.unenforced.clone(),
     });
     observe(EventBody::Network(NetworkReport::from(spec.network)));
-    let (identity, range) = identity(spec.user).map_err(|error| failed("taking a range of ids", error))?;
+    let (identity, range) = identity(spec).map_err(|error| failed("taking a range of ids", error))?;
     let name = cgroup_name(sandbox);
     let mut holdings = Holdings::new();
     let mut cgroups = Group::paths(&host, &name, &enforcement.cgroup);
@@ -95,14 +109,29 @@ pub(crate) fn prepare(
         Identity::Single { .. } => Vec::new(),
     };
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
-    match lay_out(spec, life, identity, &brought, views, processors) {
+    let laid_out = disk(data, spec, identity).and_then(|disk| {
+        brought.disk = disk;
+        lay_out(spec, life, identity, &mut brought, views, processors)
+    });
+    match laid_out {
         Ok(layout) => {
             let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
                 workspace,
                 started_ns: now_ns(),
                 protect: spec.protect.clone(),
             });
-            Ok(Prepared { record, range, host, name, layout, identity, enforcement, placed, scratch })
+            Ok(Prepared {
+                record,
+                range,
+                host,
+                name,
+                layout,
+                identity,
+                enforcement,
+                placed,
+                scratch,
+                _template: brought.template,
+            })
         }
         Err(problem) => {
             clean_up(data, sandbox, record, placed);
@@ -172,10 +201,35 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     Ok(brought)
 }
 
-fn identity(user: User) -> std::io::Result<(Identity, Option<Range>)> {
+/// The filesystem on disk that the spec asks for.
+fn disk(data: &DataDirectory, spec: &Spec, identity: Identity) -> Result<Option<Disk>, Problem> {
+    match (spec.storage, identity) {
+        (Storage::Memory, _) => Ok(None),
+        (Storage::Disk, Identity::Range { base }) => Disk::make(data, spec.limits.disk.value.bytes(), base).map(Some),
+        (Storage::Disk, Identity::Single { .. }) => Err(not_root()),
+    }
+}
+
+/// A spec that names an image comes with that image.
+fn check_held(spec: &Spec, template: Option<&HeldTemplate>) -> Result<(), Problem> {
+    let is_right = match &spec.template {
+        Template::Host => template.is_none(),
+        Template::Image(_) => template.is_some_and(|held| spec.template_id.as_ref() == Some(&held.id)),
+    };
+    if is_right {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Code::UnsupportedCapability,
+        format!("the template {:?} was not opened", spec.template.as_str()),
+        "start the sandbox with `saggar run --template` or through a server",
+    ))
+}
+
+fn identity(spec: &Spec) -> std::io::Result<(Identity, Option<Range>)> {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     if !uid.is_root() {
-        return Ok((Identity::Single { inside: user.id(), uid: uid.as_raw(), gid: gid.as_raw() }, None));
+        return Ok((Identity::Single { inside: spec.uid(), uid: uid.as_raw(), gid: gid.as_raw() }, None));
     }
     let range = Range::take(u32::from_ne_bytes(random().map_err(std::io::Error::other)?))?;
     Ok((Identity::Range { base: range.base() }, Some(range)))

@@ -24,8 +24,9 @@ use crate::git::{self, remove_new_links};
 use crate::holdback::hold_back;
 use crate::ids::Ids;
 use crate::plan::Life;
-use crate::prepare::{Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
+use crate::prepare::{Order, Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
+use crate::templates::HeldTemplate;
 
 /// The number of the only exec of a one-shot sandbox.
 const ONLY_EXEC: u32 = 1;
@@ -43,6 +44,8 @@ const HIDDEN_HELP: &str = "list such files with `git ls-files -v | grep '^[a-z]\
 #[derive(Debug)]
 pub struct Job<'a> {
     pub spec: Spec,
+    /// The image that the spec starts from.
+    pub template: Option<HeldTemplate>,
     /// The program and its arguments.
     pub program: Vec<Vec<u8>>,
     pub streams: Streams,
@@ -79,8 +82,8 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
     };
     // The egress process gets ready meanwhile.
     let prepared = begun.and_then(|network| {
-        let (life, spec) = (Life::OneProgram, &job.spec);
-        Ok((prepare(data, &ids.sandbox, Host::detect(), spec, life, observe)?, network))
+        let order = Order { spec: &job.spec, life: Life::OneProgram, template: job.template.take() };
+        Ok((prepare(data, &ids.sandbox, Host::detect(), order, observe)?, network))
     });
     match prepared {
         Ok((prepared, network)) => prepared.run(data, ids, job, network.map(|network| (network, cgroups)), observe),

@@ -29,8 +29,10 @@ use crate::egress::ServiceSocket;
 use crate::holdback::hold_back;
 use crate::ids::policy_hash;
 use crate::plan::Life;
-use crate::prepare::{Prepared, clean_up, failed, prepare};
+use crate::prepare::{Order, Prepared, clean_up, failed, prepare};
+use crate::resolve::{ImageUser, resolve_for};
 use crate::run::{open_network, without_links};
+use crate::templates::{LOCAL_PROJECT, Templates};
 use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
 use start::Starter;
@@ -89,8 +91,9 @@ struct Supervised {
 impl Supervised {
     fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
         let sandbox = start.sandbox_id;
-        let spec = Spec::resolve(start.spec)?;
         let data = DataDirectory::open(Some(&start.data_directory))?;
+        let project = start.template_project.as_deref().unwrap_or(LOCAL_PROJECT);
+        let (spec, template) = resolve_for(start.spec, || Ok(Templates::new(&data, project)), ImageUser::Ignored)?;
         let host = Host::detect_with_freezer();
         if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {
             return Err(Problem::new(
@@ -107,8 +110,8 @@ impl Supervised {
             }
             NetworkMode::None | NetworkMode::Host => None,
         };
-        let mut prepared =
-            prepare(&data, &sandbox, host, &spec, Life::Held, &mut |_| {}).map_err(|stopped| stopped.error)?;
+        let order = Order { spec: &spec, life: Life::Held, template };
+        let mut prepared = prepare(&data, &sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
         let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);

@@ -1,5 +1,5 @@
-//! The built-in template `host`: the host's programs and libraries, the few files of /etc that programs need, and
-//! nothing else.
+//! What the root of a sandbox is made of, without what a spec adds. The built-in template `host`: the host's programs and libraries,
+//! the few files of /etc that programs need, and nothing else. Or an image: its layers, and what it can't bring.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,6 +55,26 @@ pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
     ops
 }
 
+/// The root of an image, without what a spec adds: its own files, and what no image can bring.
+///
+/// `/dev` and `/sys` are private directories over the image's own, so that nothing of the image can be in the way there.
+pub(crate) fn image(network: NetworkMode, lowers: Vec<Source>, disk: Option<Source>) -> Vec<Op> {
+    let mut ops = Vec::with_capacity(64);
+    ops.push(Op::Layers { lowers, disk });
+    for (path, mode) in [("dev", 0o755), ("sys", 0o555)] {
+        ops.push(Op::Directory { path: path.to_owned(), mode, owner: 0 });
+        ops.push(Op::Private { path: path.to_owned(), mode });
+    }
+    for (path, mode) in [("dev/pts", 0o755), ("dev/shm", 0o1777), ("proc", 0o555), ("tmp", 0o1777)] {
+        ops.push(Op::Directory { path: path.to_owned(), mode, owner: 0 });
+    }
+    names(&mut ops, network);
+    ops.push(Op::File { path: "etc/hostname".to_owned(), bytes: b"sandbox\n".to_vec() });
+    nodes(&mut ops);
+    kernel(&mut ops);
+    ops
+}
+
 fn directories(ops: &mut Vec<Op>) {
     for (path, mode, owner) in [
         ("etc", 0o755, 0),
@@ -106,32 +126,31 @@ fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
     file("passwd", PASSWD.to_vec());
     file("group", GROUP.to_vec());
     file("nsswitch.conf", NSSWITCH.to_vec());
-    match network {
-        NetworkMode::Host => {
-            for name in ["hosts", "resolv.conf"] {
-                file(name, small_file(&format!("/etc/{name}")).unwrap_or_default());
-            }
-        }
-        NetworkMode::None => {
-            file("hosts", HOSTS.to_vec());
-            file("resolv.conf", Vec::new());
-        }
-        NetworkMode::Proxied => {
-            file("hosts", HOSTS.to_vec());
-            file("resolv.conf", RESOLV_CONF.to_vec());
-        }
-    }
     for name in ETC_FILES {
         if let Some(bytes) = small_file(&format!("/etc/{name}")) {
             file(name, bytes);
         }
     }
+    names(ops, network);
     for name in ["localtime", "os-release"] {
         if let Some(target) =
             std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned))
         {
             ops.push(Op::Link { path: format!("etc/{name}"), target });
         }
+    }
+}
+
+/// The files by which names are resolved.
+fn names(ops: &mut Vec<Op>, network: NetworkMode) {
+    let of_the_host = |name: &str| small_file(&format!("/etc/{name}")).unwrap_or_default();
+    let (hosts, resolv_conf) = match network {
+        NetworkMode::Host => (of_the_host("hosts"), of_the_host("resolv.conf")),
+        NetworkMode::None => (HOSTS.to_vec(), Vec::new()),
+        NetworkMode::Proxied => (HOSTS.to_vec(), RESOLV_CONF.to_vec()),
+    };
+    for (name, bytes) in [("hosts", hosts), ("resolv.conf", resolv_conf)] {
+        ops.push(Op::File { path: format!("etc/{name}"), bytes });
     }
 }
 
@@ -168,6 +187,10 @@ fn devices(ops: &mut Vec<Op>, has_root: bool) {
         // A separate mount, so that it can be sealed independently.
         ops.push(Op::Writable { path: "dev".to_owned() });
     }
+    nodes(ops);
+}
+
+fn nodes(ops: &mut Vec<Op>) {
     ops.extend(DEVICES.iter().map(|name| Op::Device { name: (*name).to_owned() }));
     for (name, target) in [
         ("fd", "/proc/self/fd"),

@@ -153,6 +153,7 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         default_ttl: config.sandboxes.default_ttl,
         ttl_max: config.sandboxes.ttl_max,
         allow_host_network: config.sandboxes.allow_host_network,
+        public_templates: config.sandboxes.public_templates.clone(),
         retention: config.sandboxes.retention,
         runs_retention: config.runs.runs_retention,
         paused_max: config.sandboxes.paused_max,

@@ -4,9 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use saggar_domain::{NetworkMode, Spec, TerminalSize, User};
+use saggar_domain::template::Account;
+use saggar_domain::{NetworkMode, Spec, Template, TerminalSize, User};
 use saggar_guest::{ExecId, ExecRequest};
-use saggar_jail::{PROXY_PORT, Rule};
+use saggar_jail::{Identity, PROXY_PORT, Rule};
 
 use crate::guest_wire;
 
@@ -50,9 +51,11 @@ pub struct Program<'a> {
 
 impl Program<'_> {
     pub fn into_request(self, spec: &Spec) -> ExecRequest {
-        let name = self.user.as_str();
+        // The template's own user is the sandbox's, and no other that is asked for by name.
+        let account = spec.account.as_ref().filter(|_| self.user == spec.user);
+        let name = account.map_or(self.user.as_str(), |account| account.name.as_str());
         let mut env = BTreeMap::from([
-            ("HOME", self.user.home()),
+            ("HOME", account.map_or(self.user.home(), |account| account.home.as_str())),
             ("LANG", "C.UTF-8"),
             ("LOGNAME", name),
             ("PATH", SEARCH_PATH),
@@ -80,9 +83,9 @@ impl Program<'_> {
             argv: self.argv,
             env: env.into_iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect(),
             cwd: self.cwd.unwrap_or_else(|| default_cwd(spec, self.user)).as_bytes().to_vec(),
-            uid: self.user.id(),
-            gid: self.user.id(),
-            groups: Vec::new(),
+            uid: account.map_or(self.user.id(), |account| account.uid),
+            gid: account.map_or(self.user.id(), |account| account.gid),
+            groups: groups(spec, self.user, account),
             keep_capabilities: self.user == User::Root,
             tty: self.terminal.map(guest_wire::terminal),
             stdin: self.has_stdin,
@@ -94,6 +97,16 @@ impl Program<'_> {
             joins: self.joins,
         }
     }
+}
+
+/// Root of an image manages its services, and has to see their processes. With a single id there is no group apart from it, and no
+/// process of another user.
+fn groups(spec: &Spec, user: User, account: Option<&Account>) -> Vec<u32> {
+    let mut groups = account.map_or_else(Vec::new, |account| account.groups.clone());
+    if user == User::Root && spec.template != Template::Host && rustix::process::geteuid().is_root() {
+        groups.push(Identity::AGENTS_GROUP);
+    }
+    groups
 }
 
 /// A user other than the sandbox's starts in its own home if the sandbox's user would start in theirs.

@@ -9,7 +9,7 @@ use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxS
 use saggar_domain::{ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User};
 
 use super::place::Place;
-use saggar_front::{SpecFlags, env_entry, user};
+use saggar_front::{SpecFlags, env_entry, template_name, user};
 
 /// Exit statuses of commands that run no program.
 pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\
@@ -346,11 +346,4 @@ fn state(text: &str) -> Result<SandboxState, String> {
 
 fn on_timeout(text: &str) -> Result<DeadlineAction, String> {
     DeadlineAction::parse(text).ok_or_else(|| "choose one of: kill, pause".to_owned())
-}
-
-fn template_name(text: &str) -> Result<TemplateName, String> {
-    TemplateName::parse(text).ok_or_else(|| {
-        "not a template's name: use at most 64 of a-z, 0-9, dot, dash and underscore, a letter or digit first, with or without a :tag"
-            .to_owned()
-    })
 }

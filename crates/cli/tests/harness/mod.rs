@@ -7,6 +7,7 @@
 
 pub mod git;
 pub mod held;
+pub mod image;
 pub mod probe;
 #[allow(clippy::duplicate_mod, reason = "a test file may link both kinds of helpers, or one")]
 #[path = "../sweep/mod.rs"]

@@ -13,7 +13,7 @@ use saggar_http::access::{Allowed, Create};
 use saggar_http::extract::JsonText;
 use saggar_http::request::idempotency;
 use saggar_http::wire;
-use saggar_runtime::{NewSandbox, NewTerms};
+use saggar_runtime::{Fault, NewSandbox, NewTerms};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -29,6 +29,11 @@ pub(super) const TEMPLATE: &str = "base";
 /// Whether a name is that of a built-in template.
 pub(super) fn is_built_in(name: &str) -> bool {
     matches!(name, TEMPLATE | "base:latest" | "base:default")
+}
+
+/// The template that a name of E2B's clients means; `None` if no template can have it.
+pub(super) fn template_named(name: &str) -> Option<TemplateName> {
+    if is_built_in(name) { Some(TemplateName::default()) } else { TemplateName::parse(name) }
 }
 
 /// The request.
@@ -69,7 +74,11 @@ pub(super) async fn create(
     let whole: Value = body.read()?;
     let idempotency = idempotency(&headers, &whole)?;
     let new = wanted(&server, body.read()?)?;
-    let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
+    let template = new.spec.template_name();
+    let created = server.sandboxes.create(&allowed.permit, new, idempotency).await.map_err(|fault| match fault {
+        Fault::NoSuchTemplate(_) => no_template(template.as_str()),
+        other => other.into(),
+    })?;
     let sandbox = wire::sandbox(created.sandbox, Vec::new())?;
     Ok((StatusCode::CREATED, axum::Json(info::opened(&server, &name, &sandbox))).into_response())
 }
@@ -85,12 +94,15 @@ pub(super) async fn create_as_before(
     create(allowed, server, headers, name, body).await
 }
 
+/// As E2B's service says it.
+fn no_template(name: &str) -> Refusal {
+    let name: String = name.chars().take(64).collect();
+    let help = "use `base`, or a template that the server's operator lets this project use";
+    Refusal::new(Code::NotFound, format!("template '{name}' not found"), help)
+}
+
 fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
-    if !is_built_in(&asked.template_id) {
-        let name: String = asked.template_id.chars().take(64).collect();
-        let help = "use `base`: other templates are not supported yet";
-        return Err(Refusal::new(Code::NotFound, format!("template '{name}' not found"), help));
-    }
+    let template = template_named(&asked.template_id).ok_or_else(|| no_template(&asked.template_id))?;
     check_rest(&asked.rest)?;
     if asked.auto_pause_memory == Some(false) {
         return Err(without_memory());
@@ -102,7 +114,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     let is_public = asked.network.as_ref().and_then(|network| network.allow_public_traffic).unwrap_or(true);
     Ok(NewSandbox {
         spec: Draft {
-            template: TemplateName::parse(TEMPLATE),
+            template: Some(template),
             env: wire::env(asked.env_vars.unwrap_or_default())?,
             network: Some(given.mode),
             egress: given.egress,

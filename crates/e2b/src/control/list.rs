@@ -16,7 +16,7 @@ use saggar_runtime::Permit;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::create::is_built_in;
+use super::create::template_named;
 use super::info;
 use crate::state::Shared;
 
@@ -43,9 +43,14 @@ pub(super) async fn list(
 ) -> Result<Response, Refusal> {
     let limit = asked.limit.unwrap_or(PAGE_DEFAULT);
     live::page_limit(Some(limit))?;
-    if asked.template.as_deref().is_some_and(|template| !is_built_in(template)) {
-        return Ok(axum::Json(Vec::<Value>::new()).into_response());
-    }
+    let template = match asked.template.as_deref() {
+        None => None,
+        Some(name) => match template_named(name) {
+            Some(template) => Some(template),
+            // No sandbox can have it.
+            None => return Ok(axum::Json(Vec::<Value>::new()).into_response()),
+        },
+    };
     let after = asked.started_after.as_deref().map(instant).transpose()?;
     let mut query = query(&asked)?;
     query.limit = Some(limit);
@@ -57,7 +62,9 @@ pub(super) async fn list(
         Some("asc") => oldest_first(&server, &allowed.permit, query, after, asked.next_token.as_deref()).await?,
         Some(_) => return Err(Refusal::invalid("order is neither asc nor desc", "choose one")),
     };
-    let shown: Vec<Value> = items.iter().map(info::listed).collect();
+    // Of a page: it may be shorter than asked for, and another may follow.
+    let is_wanted = |item: &&Sandbox| template.as_ref().is_none_or(|template| item.spec.template == *template);
+    let shown: Vec<Value> = items.iter().filter(is_wanted).map(info::listed).collect();
     let mut response = axum::Json(shown).into_response();
     if let Some(value) = next.and_then(|next| HeaderValue::from_str(&next).ok()) {
         response.headers_mut().insert("x-next-token", value);

@@ -16,6 +16,7 @@ use libc::{seccomp_data, sock_filter};
 
 use super::arch;
 use super::rules::{Answer, Clause, Group, Rule, TABLE, Test, UNLISTED, Values};
+use crate::plan::SetIds;
 
 /// A compiled filter, ready to install. Compile before a fork: installing neither allocates nor locks.
 #[derive(Clone, Debug)]
@@ -24,15 +25,21 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Compiles the whole table.
-    pub fn compile() -> Self {
+    /// Compiles the table, as far as a sandbox needs it.
+    pub fn compile(set_ids: SetIds) -> Self {
+        let needless: &[Group] = match set_ids {
+            SetIds::Refused => &[],
+            SetIds::Powerless => &[Group::SetidBits],
+        };
         #[cfg(feature = "mutation")]
-        let disabled: Vec<Group> =
-            Group::ALL.iter().copied().filter(|group| !crate::Rule::Seccomp(*group).is_on()).collect();
+        let disabled: Vec<Group> = {
+            let is_off = |group: &Group| !crate::Rule::Seccomp(*group).is_on() || needless.contains(group);
+            Group::ALL.iter().copied().filter(is_off).collect()
+        };
         #[cfg(feature = "mutation")]
         return Self::compile_enabled(&disabled);
         #[cfg(not(feature = "mutation"))]
-        Self::compile_enabled(&[])
+        Self::compile_enabled(needless)
     }
 
     /// Compiles the table with some groups switched off: calls that only they refuse are then allowed. Used only to

@@ -276,6 +276,8 @@ const IOPRIO_WHO_USER: u32 = 3;
 const RLIMIT_CORE: u32 = libc::RLIMIT_CORE as u32;
 const MAP_HUGETLB: u32 = libc::MAP_HUGETLB as u32;
 const MFD_HUGETLB: u32 = libc::MFD_HUGETLB;
+/// All but MFD_CLOEXEC, MFD_ALLOW_SEALING, MFD_HUGETLB, MFD_NOEXEC_SEAL, MFD_EXEC and the size of huge pages.
+const MFD_UNKNOWN: u32 = !(0x1F | 0x3F << 26);
 const SHM_HUGETLB: u32 = 0o4000;
 const RENAME_WHITEOUT: u32 = 1 << 2;
 /// F_SETLEASE, and F_SETDELEG of Linux 6.19, which does the same for directories too.
@@ -390,7 +392,11 @@ pub(super) const TABLE: &[(Rule, &[u32])] = &[
 
     // Silent: programs fall back to ordinary pages if the reserve is empty, as it is on most hosts.
     (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(3, MAP_HUGETLB))], &[nr::mmap]),
-    (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(1, MFD_HUGETLB))], &[nr::memfd_create]),
+    // A browser sets every bit to learn which ones the kernel knows, and gives up on another answer than the kernel's.
+    (&[
+        silent(Group::HugePages, Errno::INVAL).when_both(any_bit(1, MFD_HUGETLB), any_bit(1, MFD_UNKNOWN)),
+        silent(Group::HugePages, Errno::NOMEM).when(any_bit(1, MFD_HUGETLB)),
+    ], &[nr::memfd_create]),
     (&[silent(Group::HugePages, Errno::NOMEM).when(any_bit(2, SHM_HUGETLB))], &[nr::shmget]),
 
     (&[telling(Group::Personality, Errno::PERM).when(none_of(0, &[PERSONALITY_LINUX, PERSONALITY_QUERY]))],

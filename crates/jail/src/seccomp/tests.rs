@@ -14,6 +14,7 @@ use rustix::net::{
 use super::arch::{self, nr};
 use super::rules::{self, Answer, Group};
 use super::{Filter, Listener, Notification, Refusal, Verdict, verdict};
+use crate::plan::SetIds;
 
 const AUDIT_ARCH_I386: u32 = 0x4000_0003;
 /// Possible garbage in the half of a register that the kernel drops.
@@ -128,6 +129,8 @@ const CASES: &[Case] = &[
     (nr::memfd_create, &[0, 3], Allowed),
     (nr::memfd_create, &[0, HIGH | 4], Silent(Errno::NOMEM)),
     (nr::memfd_create, &[0, 4 | 21 << 26], Silent(Errno::NOMEM)),
+    (nr::memfd_create, &[0, 0xFFFF_FFFF], Silent(Errno::INVAL)),
+    (nr::memfd_create, &[0, 4 | 0x20], Silent(Errno::INVAL)),
     (nr::mmap, &[0, 4096, 3, 0x22, u64::MAX, 0], Allowed),
     (nr::mmap, &[0x40000, 0x40000, 3, 2, 3, 0], Allowed),
     (nr::mmap, &[0, 4096, 3, 0x40022, u64::MAX, 0], Silent(Errno::NOMEM)),
@@ -283,7 +286,7 @@ const CASES: &[Case] = &[
 
 #[test]
 fn each_call_is_decided_as_written() {
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     let wrong: Vec<_> = CASES
         .iter()
         .map(|&(number, args, expected)| (number, args, expected, outcome(&filter, arch::AUDIT_ARCH, number, args)))
@@ -294,7 +297,7 @@ fn each_call_is_decided_as_written() {
 
 #[test]
 fn a_call_in_another_convention_ends_the_process() {
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     for number in [0, nr::read, nr::mount, nr::open, u32::MAX] {
         assert_eq!(outcome(&filter, AUDIT_ARCH_I386, number, &[]), CallOutcome::Killed);
     }
@@ -302,7 +305,7 @@ fn a_call_in_another_convention_ends_the_process() {
 
 #[test]
 fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
-    let whole = Filter::compile();
+    let whole = Filter::compile(SetIds::Refused);
     for &group in Group::ALL {
         let without = Filter::compile_without(&[group]);
         let mut changes = 0;
@@ -324,9 +327,21 @@ fn switching_a_group_off_allows_what_it_alone_refused_and_nothing_else() {
 }
 
 #[test]
+fn powerless_set_id_bits_are_allowed_and_nothing_else_is() {
+    let (usual, relaxed) = (Filter::compile(SetIds::Refused), Filter::compile(SetIds::Powerless));
+    let outcomes = |number, args| [&usual, &relaxed].map(|filter| outcome(filter, arch::AUDIT_ARCH, number, args));
+    assert_eq!(outcomes(nr::fchmod, &[3, 0o4755])[1], Allowed);
+    assert_eq!(outcomes(nr::mknodat, &[3, 0, 0o106755])[1], Allowed);
+    for &(number, args, _) in CASES {
+        let [before, after] = outcomes(number, args);
+        assert!(before == after || group_of(number, args) == Some(Group::SetidBits), "{number} {args:x?}");
+    }
+}
+
+#[test]
 fn the_search_finds_what_a_plain_lookup_finds() {
     let patterns: Vec<Vec<u64>> = CASES.iter().map(|(_, args, _)| args.to_vec()).chain([vec![u64::MAX; 6]]).collect();
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     for number in 0..600 {
         for args in &patterns {
             let padded = padded(args);
@@ -356,7 +371,7 @@ fn every_known_call_has_exactly_one_rule() {
 
 #[test]
 fn the_program_is_short_and_its_walk_shorter() {
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     let longest = (0..600).map(|number| run(&filter, arch::AUDIT_ARCH, number, &[0; 6]).1).max();
     println!("{} instructions, at most {longest:?} on the way to an answer", filter.program().len());
     assert!(filter.program().len() < 1024);
@@ -387,7 +402,7 @@ const TRIED: &[(u32, [u64; 3], Errno)] = &[
 
 #[test]
 fn the_kernel_tells_the_host_and_the_host_answers() {
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     // SAFETY: the child makes system calls only, on memory prepared before the fork, and leaves by _exit.
     let child = unsafe { libc::fork() };
@@ -432,7 +447,7 @@ fn the_kernel_tells_the_host_and_the_host_answers() {
 
 #[test]
 fn an_answer_to_a_caller_that_died_is_no_error() {
-    let filter = Filter::compile();
+    let filter = Filter::compile(SetIds::Refused);
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
     // SAFETY: as in the test above.
     let child = unsafe { libc::fork() };

@@ -211,6 +211,7 @@ fn not_begun(fault: &Fault) -> Report {
         | Fault::Ended { .. }
         | Fault::IdempotencyMismatch
         | Fault::NoSuchSecret(_)
+        | Fault::NoSuchTemplate(_)
         | Fault::Refused(_)
         | Fault::File(_)
         | Fault::PortClosed { .. }

@@ -65,7 +65,7 @@ impl Sandboxes {
         let (this, project) = (self.clone(), permit.project().clone());
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
-            let mut plan = Plan::make(&this, &new)?;
+            let mut plan = Plan::make(&this, &project, &new)?;
             plan.secrets = match this.resolve_secrets(&project, &new.spec.secrets).await {
                 Ok(secrets) => secrets,
                 Err(fault) => return this.without_secret(project, idempotency, fault).await,
@@ -105,7 +105,9 @@ impl Sandboxes {
         let started = match self.with_placeholders(&id, new.spec, &plan.secrets) {
             Ok(spec) => {
                 let owner = Owner::Client { uses_secrets: !uses.is_empty() };
-                self.start_supervisor(&id, spec, terms, owner).await.map_err(|error| self.start_fault(&id, error))
+                let template_project = plan.template_project.clone();
+                let started = self.start_supervisor(&id, spec, terms, template_project, owner).await;
+                started.map_err(|error| self.start_fault(&id, error))
             }
             Err(fault) => Err(fault),
         };
@@ -310,6 +312,7 @@ impl Sandboxes {
         id: &SandboxId,
         spec: Draft,
         terms: Terms,
+        template_project: Option<String>,
         owner: Owner,
     ) -> Result<Description, StartError> {
         if spec.network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
@@ -324,6 +327,7 @@ impl Sandboxes {
             terms,
             is_pooled: owner == Owner::Nobody,
             uses_secrets: owner == Owner::Client { uses_secrets: true },
+            template_project,
         };
         start(&*self.inner.launcher, &request).await
     }
@@ -389,11 +393,13 @@ struct Plan {
     /// The pool whose sandboxes fit.
     pool: Option<PoolKind>,
     secrets: Resolved,
+    /// Where its template is stored; `None` for a built-in one.
+    template_project: Option<String>,
 }
 
 impl Plan {
     /// Everything that can be refused before anything exists is refused here.
-    fn make(sandboxes: &Sandboxes, new: &NewSandbox) -> Result<Self, Fault> {
+    fn make(sandboxes: &Sandboxes, project: &ProjectId, new: &NewSandbox) -> Result<Self, Fault> {
         let settings = sandboxes.settings();
         if let Some(name) = new.spec.host_field() {
             return Err(refuse(
@@ -421,7 +427,8 @@ impl Plan {
         let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
         let pool = (Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
         let terms = new.terms.check(sandboxes.ttl_max())?;
-        Ok(Self { policy_hash, terms, pool, secrets: Resolved::default() })
+        let template_project = sandboxes.template_project(project, &new.spec)?;
+        Ok(Self { policy_hash, terms, pool, secrets: Resolved::default(), template_project })
     }
 }
 

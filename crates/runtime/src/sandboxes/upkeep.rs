@@ -172,7 +172,7 @@ impl Sandboxes {
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, kind.spec(), terms, Owner::Nobody).await {
+        match self.start_supervisor(&id, kind.spec(), terms, None, Owner::Nobody).await {
             Ok(_) => {
                 self.inner.pool(kind).put(Ready::new(id, kind, slot, UNOWNED_MAX));
                 true

@@ -160,6 +160,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         default_ttl: Duration::from_secs(60),
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
+        public_templates: Vec::new(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),
         paused_max: Duration::from_secs(60),

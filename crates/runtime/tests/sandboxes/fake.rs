@@ -172,6 +172,7 @@ impl Host {
             terms: Terms { ttl_ms: Some(3_600_000), then: DeadlineAction::Kill, idle_ms: None },
             is_pooled,
             uses_secrets: false,
+            template_project: None,
         };
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("ours");
         let mut bytes = Vec::new();

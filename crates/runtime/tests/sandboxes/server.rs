@@ -102,6 +102,7 @@ impl Server {
             default_ttl: Duration::from_secs(60),
             ttl_max: Duration::from_secs(3600),
             allow_host_network: false,
+            public_templates: Vec::new(),
             retention: Duration::from_secs(3600),
             runs_retention: Duration::from_secs(3600),
             paused_max: Duration::from_secs(3600),

@@ -75,6 +75,7 @@ pub async fn open(data: &Path, key_path: PathBuf, store: Store) -> Project {
         default_ttl: Duration::from_secs(60),
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
+        public_templates: Vec::new(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),
         paused_max: Duration::from_secs(60),

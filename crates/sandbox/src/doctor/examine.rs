@@ -13,6 +13,7 @@ use super::kvm::{KvmTrial, try_kvm};
 use super::proxied::proxied;
 use super::trial::{Trials, succeeded, why};
 use crate::data::DataDirectory;
+use crate::disk;
 use crate::reaper::Leftover;
 use crate::report::Report;
 
@@ -60,6 +61,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
     capabilities.network = NetworkMode::ALL.iter().map(|mode| network(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.limits = LimitName::ALL.iter().map(|name| limit(&trials, *name, &host)).collect();
     capabilities.mechanisms = mechanisms(&trials, &host, is_root);
+    capabilities.mechanisms.push(storage_on_disk(data));
     capabilities
 }
 
@@ -316,6 +318,18 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
         Err(why) => Capability::unsupported("pause", "none", why, AS_ROOT),
     });
     found
+}
+
+fn storage_on_disk(data: &DataDirectory) -> Capability {
+    const NAME: &str = "storage on disk";
+    match disk::attempt(data) {
+        Ok(()) => Capability::supported(
+            NAME,
+            "ext4 in a fully allocated file, on a loop device",
+            "a small filesystem was made and mounted, and is gone again",
+        ),
+        Err(problem) => Capability::unsupported(NAME, "none", problem.message, problem.help),
+    }
 }
 
 /// Each version restricts something more. What an older one leaves open is reported; the mounts and the filter still

@@ -46,6 +46,7 @@ impl<'a> Trials<'a> {
             })?;
             let job = Job {
                 spec,
+                template: None,
                 program,
                 streams,
                 terminal: None,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use saggar_domain::TemplateName;
+
 use super::ConfigError;
 use super::section::{Origins, Setting, Table, complain, setting};
 
@@ -20,6 +22,8 @@ pub struct SandboxSettings {
     /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
     pub allow_host_network: bool,
+    /// The operator's templates that every project may use.
+    pub public_templates: Vec<TemplateName>,
 }
 
 impl Default for SandboxSettings {
@@ -33,6 +37,7 @@ impl Default for SandboxSettings {
             paused_max: Duration::from_secs(7 * 24 * 3600),
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
+            public_templates: Vec::new(),
         }
     }
 }
@@ -47,6 +52,7 @@ impl Table for SandboxSettings {
         setting!(paused_max, Shared, "how long a paused sandbox is kept"),
         setting!(retention, Shared, "how long the record of an ended sandbox is kept"),
         setting!(allow_host_network, Shared, "allow sandboxes to share the host's network, unmanaged"),
+        setting!(public_templates, Process, "templates of the operator that every project may use"),
     ];
 
     fn check(&self, origins: &Origins) -> Result<(), ConfigError> {

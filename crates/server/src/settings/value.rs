@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::{ByteSize, Timeout};
+use saggar_domain::{ByteSize, TemplateName, Timeout};
 use saggar_runtime::runs::HttpRule;
 
 /// Upper bound of every count, beyond any machine.
@@ -109,6 +109,17 @@ impl<V: Value> Value for Vec<V> {
 
     fn show(&self) -> String {
         self.iter().map(V::show).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl Value for TemplateName {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+            .ok_or_else(|| format!("{text:?} is not the name of a template, such as python or python:3.12"))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -26,6 +26,9 @@ pub struct Start {
     /// Whether the server binds secrets to the sandbox's network. Its programs have no network while they are not bound.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub uses_secrets: bool,
+    /// Whose stored templates the spec's name is looked up in; without it, those of the user who runs the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_project: Option<String>,
 }
 
 /// A request. The operation decides the kind of reply.

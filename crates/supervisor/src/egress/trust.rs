@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
+use saggar_domain::Template;
 use saggar_jail::Op;
 
 use super::TRUST_BUNDLES;
@@ -21,14 +22,25 @@ pub const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 /// Larger than any bundle in use.
 const BUNDLE_MAX: u64 = 4 << 20;
 
+/// Where Debian's `update-ca-certificates` finds what to add. Installing its package in an image writes the bundle anew.
+const TRUST_ADDED: &str = "/usr/local/share/ca-certificates/saggar-egress.crt";
+
 /// The files, for the private root. They are empty until a session is ready: the root is built while the egress process starts.
-pub fn trust_files() -> Vec<Op> {
-    let directory = format!("etc/{REPLACED}");
-    let file = |path: &str| {
-        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
-        Op::Kept { directory: directory.clone(), name, bytes: Vec::new() }
+pub fn trust_files(template: &Template) -> Vec<Op> {
+    let paths: &[&str] = match template {
+        Template::Host => &[TRUST_BUNDLE, TRUST_OWN],
+        Template::Image(_) => &[TRUST_BUNDLE, TRUST_OWN, TRUST_ADDED],
     };
-    vec![Op::Directory { path: directory.clone(), mode: 0o755, owner: 0 }, file(TRUST_BUNDLE), file(TRUST_OWN)]
+    let mut ops = Vec::new();
+    let mut made = None;
+    for path in paths {
+        let (directory, name) = path.trim_start_matches('/').rsplit_once('/').unwrap_or(("", path));
+        if made.replace(directory) != Some(directory) {
+            ops.push(Op::Directory { path: directory.to_owned(), mode: 0o755, owner: 0 });
+        }
+        ops.push(Op::Kept { directory: directory.to_owned(), name: name.to_owned(), bytes: Vec::new() });
+    }
+    ops
 }
 
 /// What a sandbox has to trust.
@@ -42,14 +54,15 @@ impl Trust {
         Self { ca_pem }
     }
 
-    /// Of the bundle, and of the file with our authority alone.
-    fn contents(&self) -> [Vec<u8>; 2] {
+    /// Of the bundle, and of the two files with our authority alone.
+    fn contents(&self) -> [Vec<u8>; 3] {
         let mut bundle = host_bundle();
         if !bundle.is_empty() && !bundle.ends_with(b"\n") {
             bundle.push(b'\n');
         }
         bundle.extend_from_slice(self.ca_pem.as_bytes());
-        [bundle, self.ca_pem.clone().into_bytes()]
+        let own = self.ca_pem.clone().into_bytes();
+        [bundle, own.clone(), own]
     }
 }
 

@@ -1,0 +1,123 @@
+//! Sandboxes of a server that start from images: whose template a name means, and what programs find there.
+
+mod harness;
+mod http;
+
+use harness::image::Image;
+use harness::{is_root, not_here};
+use http::Server;
+use serde_json::{Value, json};
+
+const PROJECT: &str = "/api/v1/sandboxes";
+
+fn image(server: &Server, project: &str, greeting: &str) -> Image {
+    let image = Image::in_project(&server.data(), project).system().layer(|top| top.write("etc/greeting", greeting));
+    image.with(|defaults| {
+        defaults.env.insert("GREETING".to_owned(), greeting.to_owned());
+        defaults.cwd = saggar_domain::GuestPath::parse("/var/lib").ok();
+        // Programs of a server run as the users that its clients know.
+        defaults.user = Some("app".to_owned());
+    })
+}
+
+/// The project of the server's first key.
+fn project_of(server: &Server) -> String {
+    let sandbox = server.sandbox();
+    let project = server.get(&sandbox).expect(200)["project_id"].as_str().map(str::to_owned);
+    server.delete(&sandbox);
+    project.expect("a sandbox says whose it is")
+}
+
+fn stdout(answer: &Value) -> &str {
+    answer["stdout"].as_str().unwrap_or_else(|| panic!("{answer}"))
+}
+
+#[test]
+fn a_projects_own_template_comes_before_one_that_the_operator_shares() {
+    let server = Server::start_with(&["--public-templates", "shared,both:1"]);
+    let project = project_of(&server);
+    image(&server, "local", "operator").named("shared");
+    image(&server, "local", "operator").named("both:1");
+    image(&server, "local", "operator").named("hidden");
+    image(&server, &project, "project").named("both:1");
+    image(&server, "prj_other", "other").named("others");
+    for (name, greeting) in [("shared", "operator"), ("both:1", "project")] {
+        let sandbox = server.sandbox_with(&json!({ "template": name, "network": "none" }));
+        let seen = server.sh(&sandbox, "cat /etc/greeting; echo \" $GREETING $(pwd)\"");
+        assert_eq!(stdout(&seen), format!("{greeting} {greeting} /var/lib\n"), "{name}");
+        let told = server.get(&sandbox).expect(200);
+        assert_eq!((told["template"].as_str(), told["storage"].as_str()), (Some(name), Some("memory")));
+    }
+    // What exists elsewhere looks like what exists nowhere.
+    let problem = |name: &str| {
+        let problem = server.post(PROJECT, &json!({ "template": name })).problem(404, "not_found");
+        problem["detail"].as_str().unwrap_or_else(|| panic!("{problem}")).replace(name, "NAME")
+    };
+    assert_eq!(problem("hidden"), problem("nowhere"));
+    assert_eq!(problem("others"), problem("nowhere"));
+    assert_eq!(problem("both"), problem("nowhere"));
+}
+
+#[test]
+fn users_files_and_processes_of_an_image_are_as_clients_expect() {
+    if !is_root() {
+        return not_here("only root has several users inside");
+    }
+    let server = Server::start_with(&["--public-templates", "demo"]);
+    image(&server, "local", "x").named("demo");
+    let sandbox = server.sandbox_with(&json!({ "template": "demo" }));
+    let as_user = |user: &str, command: &str| {
+        let answer = server.post(&format!("{sandbox}/execs"), &json!({ "command": command, "user": user })).expect(200);
+        stdout(&answer).to_owned()
+    };
+    assert_eq!(
+        as_user("user", "id -u; echo $HOME; touch ~/mine && stat -c %u ~/mine; touch /etc/x 2>/dev/null || echo no"),
+        "1000\n/home/user\n1000\nno\n"
+    );
+    assert_eq!(as_user("root", "id -u; touch /etc/x && chmod 4755 /bin/cat && stat -c %a /bin/cat"), "0\n4755\n");
+    // Root manages services, and sees the processes of others.
+    let running = json!({ "command": "echo up; sleep 600", "user": "user" });
+    let headers = ["Content-Type: application/json"];
+    let mut events = server.follow("POST", &format!("{sandbox}/execs"), &headers, running.to_string().as_bytes());
+    events.until("stdout");
+    let count = "n=0; for p in /proc/[0-9]*; do [ \"$(stat -c %u $p)\" = 1000 ] && n=$((n+1)); done; echo $n";
+    assert_ne!(as_user("root", count), "0\n");
+    // A file that leaves the sandbox leaves its set-id bits behind.
+    let archive = server.get(&format!("{sandbox}/files/tree?path=/bin&user=root"));
+    let mut archive = tar::Archive::new(archive.body.as_slice());
+    let modes: Vec<(String, u32)> = archive
+        .entries()
+        .expect("an archive")
+        .map(|entry| entry.expect("whole"))
+        .map(|entry| (entry.path().expect("a name").display().to_string(), entry.header().mode().expect("a mode")))
+        .collect();
+    assert!(modes.iter().any(|(name, _)| name.ends_with("cat")), "{modes:?}");
+    assert!(modes.iter().all(|(_, mode)| mode & 0o6000 == 0), "{modes:?}");
+}
+
+#[test]
+fn clients_of_e2b_get_the_same_templates() {
+    let server = Server::start_with(&["--public-templates", "demo"]);
+    image(&server, "local", "hello").named("demo");
+    let create = |name: &str| {
+        let key = server.authorization().replace("Authorization: Bearer ", "X-API-Key: ");
+        let body = json!({ "templateID": name, "timeout": 60 }).to_string();
+        server.request_without_key("POST", "/v2/sandboxes", &[&key, "Content-Type: application/json"], body.as_bytes())
+    };
+    let made = create("demo").expect(201);
+    assert_eq!(made["templateID"], "demo", "{made}");
+    let list = server.get(PROJECT).expect(200);
+    let id = list["items"][0]["id"].as_str().expect("one was made").to_owned();
+    assert_eq!(stdout(&server.sh(&format!("{PROJECT}/{id}"), "cat /etc/greeting")), "hello");
+    let key = server.authorization().replace("Authorization: Bearer ", "X-API-Key: ");
+    for (name, count) in [("demo", 1), ("demo:latest", 1), ("base", 0), ("nowhere", 0)] {
+        let listed =
+            server.request_without_key("GET", &format!("/v2/sandboxes?template={name}"), &[&key], b"").expect(200);
+        assert_eq!(listed.as_array().map(Vec::len), Some(count), "{name}: {listed}");
+    }
+    for name in ["nowhere", "../x", "demo:2"] {
+        let refused = create(name);
+        assert_eq!(refused.status, 404, "{}", refused.text());
+        assert!(refused.text().contains(&format!("template '{name}' not found")), "{}", refused.text());
+    }
+}

@@ -1,0 +1,129 @@
+//! A root made of layers: one copy-on-write view, whose changes are in private storage.
+//!
+//! The layers come from an image, so every name in them is chosen by a stranger: `/etc` may be a link to `/proc`, `/dev` a file. What is
+//! opened, made or mounted here is found component by component below the view, and no link is ever followed.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, move_mount,
+};
+
+use super::{Root, STAGE, write_new};
+use crate::plan::Source;
+use crate::sys::clone_tree;
+
+/// Directories of private storage: the mount points of the layers, the changes with what the kernel needs beside them, and the directories
+/// of [`crate::Op::Private`].
+const LOWERS: &str = "lowers";
+/// The mount point of a filesystem for the changes.
+const DISK: &str = "disk";
+const PRIVATES: &str = "privates";
+/// The mode of directories that are missing on the way to one that is wanted.
+const PARENT_MODE: u32 = 0o755;
+
+impl Root {
+    /// Attaches a view of the layers over private storage.
+    ///
+    /// The kernel takes only attached mounts as layers. So each is attached in private storage first, under a name of ours: names of
+    /// the host appear neither in the mount options nor in a path that has to be quoted.
+    pub(super) fn layers(&self, lowers: &[Source], disk: Option<&Source>) -> Result<(), Errno> {
+        for path in [LOWERS, DISK, PRIVATES] {
+            mkdirat(&self.storage, path, Mode::from_raw_mode(0o755))?;
+        }
+        if let Some(disk) = disk {
+            self.attach_writable_in_storage(disk, DISK)?;
+        }
+        let [upper, work] = ["upper", "work"].map(|name| format!("{DISK}/{name}"));
+        for path in [&upper, &work] {
+            mkdirat(&self.storage, path.as_str(), Mode::from_raw_mode(0o755))?;
+        }
+        let mut names = Vec::with_capacity(lowers.len());
+        for (index, source) in lowers.iter().enumerate() {
+            let name = format!("{LOWERS}/{index}");
+            mkdirat(&self.storage, name.as_str(), Mode::from_raw_mode(0o755))?;
+            self.attach_in_storage(source, &name)?;
+            names.push(name);
+        }
+        self.resemble(&upper, names.first().ok_or(Errno::INVAL)?)?;
+        let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        match names.iter().try_for_each(|name| fsconfig_set_string(context.as_fd(), "lowerdir+", name.as_str())) {
+            // Kernels before 6.7 take them all at once, in at most 255 bytes.
+            Err(Errno::INVAL) => fsconfig_set_string(context.as_fd(), "lowerdir", names.join(":"))?,
+            other => other?,
+        }
+        fsconfig_set_string(context.as_fd(), "upperdir", upper.as_str())?;
+        fsconfig_set_string(context.as_fd(), "workdir", work.as_str())?;
+        // Marks in attributes that the mounter may write in its own namespace. A program can't forge them: below such a view the kernel
+        // keeps these names to itself.
+        fsconfig_set_flag(context.as_fd(), "userxattr")?;
+        // The changes are gone with the sandbox, so nothing needs to be written through before that.
+        fsconfig_set_flag(context.as_fd(), "volatile")?;
+        fsconfig_set_string(context.as_fd(), "source", "template")?;
+        fsconfig_create(context.as_fd())?;
+        let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        let view = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
+        move_mount(view.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        self.view.set(view).map_err(|_| Errno::ALREADY)
+    }
+
+    /// Mounts a directory of private storage over one of the view.
+    pub(super) fn private(&self, path: &str, mode: u32) -> Result<(), Errno> {
+        let number = self.privates.get();
+        self.privates.set(number + 1);
+        let own = format!("{PRIVATES}/{number}");
+        self.directory(&own, mode, 0)?;
+        let tree = clone_tree(&self.storage, &own)?;
+        self.attach(tree.as_fd(), path)
+    }
+
+    /// Opens a path of the root that exists, whatever it is.
+    pub(super) fn find(&self, path: &str) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        openat2(self.fd(), path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve)
+    }
+
+    /// Opens a directory of the root. One that is missing is made, and so are those above it.
+    pub(super) fn find_or_make(&self, path: &str, mode: u32, owner: u32) -> Result<OwnedFd, Errno> {
+        let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        let mut directory = self.fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
+        for (index, name) in names.iter().enumerate() {
+            let (mode, owner) = if index + 1 == names.len() { (mode, owner) } else { (PARENT_MODE, 0) };
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            directory = match openat(&directory, *name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => {
+                    self.directory_in(directory.as_fd(), name, mode, owner)?;
+                    openat(&directory, *name, flags, Mode::empty())?
+                }
+                other => other?,
+            };
+        }
+        Ok(directory)
+    }
+
+    /// Writes a file of the root in the place of a file or link that may be there.
+    pub(super) fn replace(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let directory = self.find_or_make(parent, PARENT_MODE, 0)?;
+        match unlinkat(&directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        write_new(directory.as_fd(), name, bytes)
+    }
+
+    /// Makes a directory of private storage and those above it.
+    pub(super) fn make_in_storage(&self, path: &str) -> Result<(), Errno> {
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+        for end in ends {
+            match mkdirat(&self.storage, &path[..end], Mode::from_raw_mode(0o700)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+}
