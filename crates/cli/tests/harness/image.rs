@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use saggar_domain::template::{
-    Amount, ContentDigest, Defaults, Dropped, Image as ImageFacts, ImageSource, LayerEntry, LayerId, LayerRecord, Manifest,
-    NameRecord, Owners, TemplateId,
+    Amount, ContentDigest, Defaults, Dropped, Image as ImageFacts, ImageSource, LayerEntry, LayerId, LayerRecord,
+    Manifest, NameRecord, Owners, TemplateId,
 };
 use saggar_domain::{TemplateName, Timestamp};
 use saggar_sandbox::STORE_IDS;

@@ -20,7 +20,7 @@ const OWNER: &str = "postgres";
 /// Time limit for starting the database.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Our program for it; its packages are installed beside it.
-const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/peers/dbos_steps.py");
+const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/peers/dbos_steps.py");
 
 /// Workflows and their database, running.
 #[derive(Debug)]
