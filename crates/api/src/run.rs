@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{ProjectId, RunId, RunState, SandboxId, Timeout};
+use saggar_domain::{AgentSandbox, ProjectId, RunId, RunState, SandboxId, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -42,6 +42,10 @@ pub struct Agent {
     /// The tools it may use: `shell`, `files`, `http`, `wait`, `ask_human`, `delegate`.
     #[serde(default)]
     pub tools: BTreeMap<String, AgentTool>,
+    /// The sandbox that `shell` and `files` work in.
+    #[serde(default, skip_serializing_if = "AgentSandbox::is_empty")]
+    #[schema(value_type = schema::AgentSandboxShape)]
+    pub sandbox: AgentSandbox,
     /// Its budget; a missing value means unlimited.
     #[serde(default)]
     pub budget: RunBudget,
@@ -65,6 +69,10 @@ pub struct SubAgent {
     /// The tools it may use; at most those of the agent that starts it.
     #[serde(default)]
     pub tools: BTreeMap<String, AgentTool>,
+    /// Its sandbox; at most the network and the secrets of the agent that starts it.
+    #[serde(default, skip_serializing_if = "AgentSandbox::is_empty")]
+    #[schema(value_type = schema::AgentSandboxShape)]
+    pub sandbox: AgentSandbox,
     /// Its budget; at most what is left to the run that starts it.
     #[serde(default)]
     pub budget: RunBudget,

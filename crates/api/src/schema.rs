@@ -129,6 +129,24 @@ pub struct SecretUseShape {
     env: Option<String>,
 }
 
+/// The sandbox of an agent's runs.
+// Deserialize only for the attribute, which the document shows too.
+#[derive(Default, serde::Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = AgentSandbox)]
+#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
+pub struct AgentSandboxShape {
+    /// Its network access: `none`, the default, or `proxied`.
+    #[schema(value_type = Option<Network>)]
+    network: Option<String>,
+    /// Rules for network mode `proxied`.
+    #[schema(value_type = EgressShape)]
+    egress: EgressShape,
+    /// Secrets of the project that its requests use, with network mode `proxied`. Programs get placeholders.
+    #[schema(max_items = 64)]
+    secrets: Vec<SecretUseShape>,
+}
+
 /// Which requests a secret is for, and where in them its value goes. A binding allows nothing: the network rules decide.
 #[derive(ToSchema)]
 #[schema(as = SecretBinding)]

@@ -3,6 +3,7 @@
 //! Pure: no IO, no clock, no randomness. Anything stored or sent has its `schema` here, versioned from its first day.
 #![forbid(unsafe_code)]
 
+mod agent_sandbox;
 mod canonical;
 mod capability;
 mod denial;
@@ -34,6 +35,7 @@ mod timestamp;
 mod uptime;
 mod workspace;
 
+pub use agent_sandbox::AgentSandbox;
 pub use canonical::{PolicyHash, canonical_json};
 pub use capability::{CAPABILITIES_SCHEMA, Capabilities, Capability, Support};
 pub use denial::{Denial, DenialCode};

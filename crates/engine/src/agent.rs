@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::AgentSandbox;
 use saggar_domain::net::EgressDraft;
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,9 @@ pub struct AgentSpec {
     /// Tools it may use, by name.
     #[serde(default)]
     pub tools: BTreeMap<String, ToolSpec>,
+    /// The sandbox that its tools work in.
+    #[serde(default, skip_serializing_if = "AgentSandbox::is_empty")]
+    pub sandbox: AgentSandbox,
     #[serde(default)]
     pub budget: Budget,
     /// This many identical calls in a row count as a loop, which ends the run.

@@ -5,8 +5,8 @@
 //!                                   └─ waits, and holds nothing                       └─ parent: StepSettled(Ended)
 //! ```
 //! A child's budget is reserved out of its parent's and settled by what the child spent, so a limit covers the whole
-//! tree below the run that has it. A child may use at most the tools that its parent may use. A run has at most one
-//! open step, so a whole tree has at most one open effect.
+//! tree below the run that has it. A child may use at most the tools that its parent may use, and at most its network
+//! and its secrets. A run has at most one open step, so a whole tree has at most one open effect.
 
 use saggar_domain::RunId;
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,7 @@ impl Run {
             Some(name) => own.agents.get(name)?.clone(),
         };
         spec.tools.retain(|name, _| own.tools.contains_key(name));
+        spec.sandbox = spec.sandbox.within(&own.sandbox);
         spec.agents = own.agents.clone();
         spec.task = task.clone();
         spec.budget = *budget;

@@ -17,7 +17,7 @@ mod rekey;
 mod seal;
 mod vault;
 
-pub(crate) use bind::Resolved;
+pub(crate) use bind::{Resolved, unknown_secret};
 pub(crate) use check::Opener;
 pub use key_file::{KeyFault, KeyFile};
 pub use manage::{SECRETS, SetSecret, Written};

@@ -49,6 +49,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
             retry: RETRY,
         },
         tools: TOOLS.map(tool).into_iter().collect::<BTreeMap<_, _>>(),
+        sandbox: Default::default(),
         budget,
         repeats_max: 1000,
         agents: BTreeMap::new(),

@@ -108,6 +108,7 @@ pub fn agent() -> AgentSpec {
             ("ask_human".to_owned(), tool(Class::Pure)),
             ("delegate".to_owned(), tool(Class::Keyed)),
         ]),
+        sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
         agents: BTreeMap::new(),

@@ -100,6 +100,7 @@ fn nobody() -> AgentSpec {
         task: Body::text(""),
         model,
         tools: BTreeMap::new(),
+        sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 1,
         agents: BTreeMap::new(),

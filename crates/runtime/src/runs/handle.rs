@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use saggar_domain::net::Rules;
-use saggar_domain::{Code, Labels, Problem, RunId, RunState};
+use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
 use saggar_engine::{AgentSpec, Body, Entry, EntryError, Event, Input, Run};
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
@@ -16,6 +16,7 @@ use super::stored_agent::{agent_of_entry, pack, read_entry};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
+use crate::secrets::unknown_secret;
 
 /// How often a follower polls for entries that other processes have appended.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -58,6 +59,7 @@ impl Runs {
         permit.check(|action| *action == Action::StartRun)?;
         let mut agent = new.agent;
         check(&agent)?;
+        self.check_secrets(permit.project(), &agent).await?;
         agent.task = shelve(&self.store, agent.task).await?;
         let others = agent.agents.values_mut().map(|other| &mut other.system);
         for told in others.chain([&mut agent.system]) {
@@ -179,6 +181,17 @@ impl Runs {
         }
     }
 
+    /// A run may use the secrets of its project and no others. Found out now, and not at its first command.
+    async fn check_secrets(&self, project: &ProjectId, agent: &AgentSpec) -> Result<(), Fault> {
+        let others = agent.agents.values().flat_map(|other| &other.sandbox.secrets);
+        for used in others.chain(&agent.sandbox.secrets) {
+            if self.store.secret(project.clone(), used.name.clone()).await?.is_none() {
+                return Err(unknown_secret("the agent", &used.name));
+            }
+        }
+        Ok(())
+    }
+
     pub(super) async fn row(&self, permit: &Permit, id: &RunId) -> Result<RunRow, Fault> {
         self.store.run(permit.project().clone(), id.clone()).await?.ok_or_else(|| Fault::no_run(id))
     }
@@ -197,6 +210,11 @@ fn check(agent: &AgentSpec) -> Result<(), Fault> {
         }
         if let Some(tool) = other.tools.keys().find(|tool| !agent.tools.contains_key(*tool)) {
             return Err(refuse(format!("agent {name:?} has the tool {tool:?}, which the agent that starts it lacks")));
+        }
+        if let Some(more) = other.sandbox.beyond(&agent.sandbox) {
+            return Err(refuse(format!(
+                "the sandbox of agent {name:?} has {more}, which the agent that starts it lacks"
+            )));
         }
     }
     match !agent.agents.is_empty() && !agent.tools.contains_key("delegate") {
@@ -226,6 +244,7 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
+    agent.sandbox.check().map_err(Fault::Refused)?;
     // A model that asks for a tool it doesn't have is told so and can go on. A script can't.
     match called.iter().find(|tool| !agent.tools.contains_key(*tool)) {
         Some(tool) if is_known(tool) => Err(Fault::Refused(Problem::new(

@@ -103,6 +103,7 @@ mod tests {
             task: Body::text(task),
             model,
             tools: Default::default(),
+            sandbox: Default::default(),
             budget: Budget { steps: Some(steps), ..Budget::default() },
             repeats_max: 8,
             agents: Default::default(),

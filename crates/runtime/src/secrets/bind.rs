@@ -153,7 +153,7 @@ impl Sandboxes {
             match (self.store().secret(project.clone(), name.clone()).await?, missing) {
                 (Some(secret), _) => found.push(secret),
                 (None, Missing::LeaveOut) => {}
-                (None, Missing::Refuse) => return Err(unknown(name)),
+                (None, Missing::Refuse) => return Err(unknown_secret("the sandbox", name)),
             }
         }
         Ok(found)
@@ -166,10 +166,11 @@ impl Sandboxes {
     }
 }
 
-fn unknown(name: &SecretName) -> Fault {
+/// `user` is what uses it.
+pub(crate) fn unknown_secret(user: &str, name: &SecretName) -> Fault {
     Fault::NoSuchSecret(Problem::new(
         Code::InvalidValue,
-        format!("the sandbox uses the secret {name}, which does not exist in this project"),
+        format!("{user} uses the secret {name}, which does not exist in this project"),
         format!("store it with `saggar secret set {name}`, or leave it out; `saggar secret list` shows what there is"),
     ))
 }

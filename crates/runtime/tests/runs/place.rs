@@ -191,6 +191,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
             retry: RetryPolicy::default(),
         },
         tools: BTreeMap::from([("http".to_owned(), tool)]),
+        sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
         agents: BTreeMap::new(),

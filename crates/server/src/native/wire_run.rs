@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_api as api;
-use saggar_domain::{RunState, Timeout};
+use saggar_domain::{AgentSandbox, RunState, Timeout};
 use saggar_engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_http::Refusal;
 use saggar_http::wire;
@@ -50,13 +50,14 @@ pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
 }
 
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
-    let api::Agent { name, system, task, model, tools, budget, repeats_max, agents } = agent;
+    let api::Agent { name, system, task, model, tools, sandbox, budget, repeats_max, agents } = agent;
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
-        let api::SubAgent { system, model, tools, budget, repeats_max } = other;
-        (name.clone(), spec(name, system, String::new(), model, tools, budget, repeats_max))
+        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max } = other;
+        let other = spec(name.clone(), system, String::new(), model, tools, budget, repeats_max);
+        (name, AgentSpec { sandbox, ..other })
     });
-    AgentSpec { agents: others.collect(), ..spec(name, system, task, model, tools, budget, repeats_max) }
+    AgentSpec { sandbox, agents: others.collect(), ..spec(name, system, task, model, tools, budget, repeats_max) }
 }
 
 fn spec(
@@ -88,6 +89,7 @@ fn spec(
             reply_micros_max: model.reply_micros_max,
             retry: RetryPolicy::default(),
         },
+        sandbox: AgentSandbox::default(),
         budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
         repeats_max: repeats_max.unwrap_or(REPEATS),
         agents: BTreeMap::new(),
