@@ -79,6 +79,7 @@ impl NetworkDecision {
             bytes_up,
             bytes_down,
             duration_ms,
+            connection: _,
         } = decision;
         Self {
             exec_id,
@@ -116,6 +117,7 @@ impl From<NetworkDecision> for NetDecision {
             bytes_up: shown.bytes_up,
             bytes_down: shown.bytes_down,
             duration_ms: shown.duration_ms,
+            connection: None,
         }
     }
 }

@@ -184,3 +184,49 @@ fn a_sandbox_without_a_managed_network_has_no_rules_to_replace() {
     server.delete(&sandbox).expect(200);
     set(&server, &sandbox, &json!({})).problem(409, "sandbox_ended");
 }
+
+/// Asks for a path, says so in a file, and keeps its connection open until the file `go` is there.
+fn holding(path: &str) -> String {
+    format!(
+        r#"/usr/bin/python3 -c '
+import os, socket, time
+s = socket.create_connection(("good.test", 80), 30)
+s.sendall(b"GET /{path} HTTP/1.1\r\nHost: good.test\r\n\r\n")
+s.recv(4096)
+open("/tmp/{path}", "w").close()
+while not os.path.exists("/tmp/go"):
+    time.sleep(0.02)
+'"#
+    )
+}
+
+#[test]
+fn of_several_execs_each_decision_names_the_one_whose_process_has_the_connection() {
+    in_world("of_several_execs_each_decision_names_the_one_whose_process_has_the_connection", || {
+        let server = Server::start();
+        let sandbox = proxied(&server, &["good.test"]);
+        let begin = |line: &str, path: &str| {
+            let exec = server.post(&format!("{sandbox}/execs"), &json!({ "command": line, "wait": false })).expect(201);
+            eventually(&format!("{path} is asked for"), || {
+                server.get(&format!("{sandbox}/files?path=/tmp/{path}")).status == 200
+            });
+            exec["id"].clone()
+        };
+        let one = begin(&holding("one"), "one");
+        let two = begin(&holding("two"), "two");
+        // Its program ends at once, and leaves a process that has no ancestor but the keeper of the tree.
+        let left = begin(&format!("setsid {} >/dev/null 2>&1 </dev/null &", holding("left")), "left");
+        server.sh(&sandbox, "touch /tmp/go");
+
+        let mut told = Vec::new();
+        eventually("every decision is reported", || {
+            let events = server.get(&format!("{sandbox}/events?limit=1000")).expect(200);
+            let all = events["items"].as_array().expect("a list").clone();
+            let decisions = all.iter().filter(|event| event["decision"]["host"] == "good.test");
+            told = decisions.map(|event| (event["decision"]["path"].clone(), event["decision"]["exec_id"].clone())).collect();
+            told.len() >= 3
+        });
+        told.sort_by_key(|(path, _)| path.to_string());
+        assert_eq!(told, [(json!("/left"), left), (json!("/one"), one), (json!("/two"), two)]);
+    });
+}

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod ask;
 mod budget;
 mod bytes;

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use saggar_domain::net::{Destination, Refusal, Rules};
 use saggar_supervisor::egress::HostAnswer;
+use tokio::net::TcpStream;
 use tokio::time::MissedTickBehavior;
 
 use crate::ask::{Once, why};
@@ -21,6 +22,8 @@ pub(crate) struct Link {
     session: Arc<Shared>,
     /// The sandbox's end.
     client: SocketAddr,
+    /// Its number, if the supervisor was told of it.
+    connection: Option<u64>,
     /// Grows whenever bytes move.
     movement: AtomicU64,
     /// Requests and tunnels that go on. At most as many as HTTP/2 streams are allowed.
@@ -38,9 +41,20 @@ struct Asked {
 }
 
 impl Link {
-    pub fn new(session: Arc<Shared>, client: SocketAddr) -> Arc<Self> {
+    /// A connection that was accepted just now.
+    pub fn new(session: Arc<Shared>, stream: &TcpStream, client: SocketAddr) -> Arc<Self> {
         let (records, asked) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { session, client, movement: AtomicU64::new(0), records, asked })
+        let connection = session.arrivals.get().and_then(|arrivals| {
+            let connected = arrivals.note(stream, client)?;
+            let number = connected.connection;
+            session.decisions.announce(connected);
+            Some(number)
+        });
+        Arc::new(Self { session, client, connection, movement: AtomicU64::new(0), records, asked })
+    }
+
+    pub fn connection(&self) -> Option<u64> {
+        self.connection
     }
 
     pub fn client(&self) -> SocketAddr {

@@ -32,7 +32,7 @@ where
             tokio::time::sleep(PAUSE).await;
             continue;
         };
-        let link = Link::new(Arc::clone(&session), peer);
+        let link = Link::new(Arc::clone(&session), &stream, peer);
         let Ok(place) = Arc::clone(&session.connections).try_acquire_owned() else {
             refuse(&link, session.limits.connections);
             continue;

@@ -216,6 +216,7 @@ impl Drop for Record {
             bytes_up: self.up.load(Ordering::Relaxed),
             bytes_down: self.down.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            connection: self.link.connection(),
         });
         // After the decision was sent.
         if is_refusing {

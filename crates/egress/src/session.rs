@@ -17,6 +17,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::arrivals::Arrivals;
 use crate::ask::{ANSWERED_MAX, Questions};
 use crate::budget::Budgets;
 use crate::ca::{Ca, CaError};
@@ -79,6 +80,8 @@ pub(crate) struct Shared {
     pub refusing: watch::Sender<usize>,
     /// The same, if someone answers questions.
     questions: OnceLock<Questions>,
+    /// The same, if the supervisor wants to hear of connections.
+    pub arrivals: OnceLock<Arrivals>,
     pub connections: Arc<Semaphore>,
     /// Room for bodies that are read whole, in bytes.
     pub signed_bodies: Arc<Semaphore>,
@@ -120,6 +123,7 @@ impl Session {
             tape: OnceLock::new(),
             refusing: watch::Sender::new(0),
             questions: OnceLock::new(),
+            arrivals: OnceLock::new(),
             connections: Arc::new(Semaphore::new(setup.limits.connections)),
             signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
@@ -177,6 +181,11 @@ impl Session {
     /// Asks about hosts that no rule allows, from now on. Call it before anything is served.
     pub fn ask(&self) {
         self.shared.questions.get_or_init(Questions::default);
+    }
+
+    /// Announces every connection from now on. Call it before anything is served.
+    pub fn announce_connections(&self) {
+        self.shared.arrivals.get_or_init(Arrivals::default);
     }
 
     pub fn answer(&self, question: u64, answer: HostAnswer) {

@@ -31,7 +31,7 @@ pub use fence::abi as landlock_abi;
 pub use identity::Identity;
 pub use memfd::SealedProgram;
 pub use network::{
-    Datagram, GATE_PORT, Gates, PROXY_PORT, Probes, TrialFailure, original_destination, receive_datagram,
+    Datagram, GATE_PORT, Gates, PROXY_PORT, Probes, TrialFailure, is_peer_open, original_destination, receive_datagram,
     send_datagram, try_proxied,
 };
 pub use plan::{Attributes, Cover, Fate, Fence, NetworkPlan, Op, Plan, SetIds, Source, Supplies};

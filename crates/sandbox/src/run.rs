@@ -14,7 +14,7 @@ use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
-use saggar_supervisor::egress::{Network, SessionSecrets, Tape};
+use saggar_supervisor::egress::{Network, SessionSecrets, Tape, Wants};
 use saggar_supervisor::{Asker, Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
 use crate::changes::{Name, Pending, collect};
@@ -75,8 +75,10 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
         NetworkMode::Proxied => {
             let names = job.spec.secrets.iter().map(|used| used.name.clone()).collect();
             let secrets = SessionSecrets::new(names, std::mem::take(&mut job.secrets));
-            let (rules, asks) = (job.spec.egress.clone(), job.asks.is_some());
-            Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets, asks).map(Some).map_err(not_made)
+            let rules = job.spec.egress.clone();
+            // There is one exec, so connections need no attribution.
+            let wants = Wants { questions: job.asks.is_some(), connections: false };
+            Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets, wants).map(Some).map_err(not_made)
         }
         NetworkMode::None | NetworkMode::Host => Ok(None),
     };

@@ -20,7 +20,7 @@ use saggar_domain::{Code, DeadlineAction, NetworkMode, Problem, SandboxId, Spec}
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
 use saggar_supervisor::control::{Reply, Start};
-use saggar_supervisor::egress::{Network, SessionSecrets};
+use saggar_supervisor::egress::{Network, SessionSecrets, Wants};
 use saggar_supervisor::{Channel, Hold, Holding};
 
 use crate::allocator::Allocator;
@@ -106,7 +106,8 @@ impl Supervised {
             NetworkMode::Proxied => {
                 let source = Box::new(ServiceSocket::in_directory(&data)?);
                 let secrets = SessionSecrets::of_server(start.uses_secrets);
-                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), secrets, false)?)
+                let wants = Wants { questions: false, connections: true };
+                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), secrets, wants)?)
             }
             NetworkMode::None | NetworkMode::Host => None,
         };

@@ -19,8 +19,8 @@ mod upstream;
 mod wire;
 
 pub use management::{ManageError, Management};
-pub use message::{EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream};
-pub use network::{Network, SessionSecrets, Source, Told, backoff};
+pub use message::{Connected, EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream};
+pub use network::{Network, SessionSecrets, Source, Told, Wants, backoff};
 pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};
 pub use trust::{BUNDLE_VARIABLE, REPLACED, trust_files};

@@ -15,6 +15,7 @@ mod holder;
 mod lifetime;
 mod moment;
 mod network;
+mod owners;
 mod requests;
 mod ring;
 mod streams;

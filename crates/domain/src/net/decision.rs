@@ -43,6 +43,10 @@ pub struct NetDecision {
     /// Bytes to the sandbox.
     pub bytes_down: u64,
     pub duration_ms: u64,
+    /// The number of the sandbox's connection within its session. Only for the supervisor, which finds the exec by it: it is neither
+    /// stored nor shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connection: Option<u64>,
 }
 
 choice!(

@@ -73,6 +73,9 @@ impl Accepted {
         if open.asks {
             session.ask();
         }
+        if open.attributes {
+            session.announce_connections();
+        }
         let controls = Controls::new(session.handle(), setting.clone(), open.egress, open.upstream.own);
         Ok(Self { session, decisions, placeholders, controls: Arc::new(controls) })
     }
@@ -86,8 +89,8 @@ pub(crate) async fn serve_opened(control: &Control, accepted: Accepted) -> Resul
     let ended = attend(control, session, &controls, &mut decisions).await;
     // The session is dropped: every connection ends, and says so.
     let rest = async {
-        while let Some(decision) = decisions.next().await {
-            if control.send(&FromEgress::Decision(Box::new(decision))).await.is_err() {
+        while let Some(message) = decisions.next_message().await {
+            if control.send(&message).await.is_err() {
                 return;
             }
         }
@@ -142,8 +145,8 @@ async fn attend(
             }
             () = controls.until_displaced() => return Err(displaced()),
             Some(notice) = session.notice() => control.send(&notice).await.map_err(broken)?,
-            Some(decision) = decisions.next() => {
-                control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
+            Some(message) = decisions.next_message() => {
+                control.send(&message).await.map_err(broken)?;
                 tell_dropped(control, decisions).await;
             }
         }
@@ -156,8 +159,8 @@ async fn settle(control: &Control, controls: &Controls, decisions: &mut Decision
     loop {
         tokio::select! {
             biased;
-            Some(decision) = decisions.next() => {
-                control.send(&FromEgress::Decision(Box::new(decision))).await.map_err(broken)?;
+            Some(message) = decisions.next_message() => {
+                control.send(&message).await.map_err(broken)?;
             }
             // One that takes longer is reported later.
             _ = &mut settled => return Ok(()),

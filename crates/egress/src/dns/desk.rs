@@ -137,6 +137,7 @@ impl<S: Session> Desk<S> {
             bytes_up: 0,
             bytes_down: 0,
             duration_ms: 0,
+            connection: None,
         });
     }
 

@@ -52,6 +52,7 @@ impl Suspects {
             bytes_up: 0,
             bytes_down: 0,
             duration_ms: 0,
+            connection: None,
             secrets: Vec::new(),
         })
     }

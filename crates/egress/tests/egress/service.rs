@@ -88,6 +88,7 @@ fn open(id: &str, allow: &[&str]) -> Open {
         upstream: Upstream::default(),
         generation: 0,
         asks: false,
+        attributes: false,
         secrets: Vec::new(),
         placeholders: Vec::new(),
         awaits_secrets: false,

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with, sockopt};
@@ -17,6 +17,13 @@ pub const PROXY_PORT: u16 = 61080;
 pub(super) const DNS_PORT: u16 = 53;
 /// Marks DNS answers. Programs can't: that takes CAP_NET_ADMIN.
 pub(super) const MARK: u32 = 0x5a66_0035;
+
+/// The part of the kernel's `tcp_info` that is read: its first field is the state, the last one the bytes received.
+const INFO_LEN: usize = 136;
+const INFO_RECEIVED: usize = 128;
+const TCP_ESTABLISHED: u8 = 1;
+/// Less than any receive window that a connection begins with.
+const RECEIVED_MAX: u64 = 16 * 1024;
 
 /// What waits to be accepted is charged to no cgroup, up to 256 KiB a connection.
 const BACKLOG: i32 = 64;
@@ -70,6 +77,26 @@ pub fn original_destination(socket: &impl AsFd) -> io::Result<SocketAddr> {
         return Err(io::Error::new(io::ErrorKind::AddrNotAvailable, message));
     }
     Ok(address)
+}
+
+/// Whether a process still has the other end of a TCP connection open. `false` if it can't be told: the end of a connection arrives after
+/// everything that was sent before, so it can't where the other end has sent more than the kernel takes at once.
+pub fn is_peer_open(socket: &impl AsFd) -> bool {
+    let mut info = [0u8; INFO_LEN];
+    let mut length = INFO_LEN as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `info`; both outlive the call.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    let Some(received) = info[INFO_RECEIVED..].first_chunk() else { return false };
+    let received = u64::from_ne_bytes(*received);
+    outcome == 0 && length as usize == INFO_LEN && info[0] == TCP_ESTABLISHED && received < RECEIVED_MAX
 }
 
 impl Gates {

@@ -27,6 +27,6 @@ mod tests;
 mod trial;
 
 pub use datagram::{Datagram, receive_datagram, send_datagram};
-pub use gates::{GATE_PORT, Gates, PROXY_PORT, Probes, original_destination};
+pub use gates::{GATE_PORT, Gates, PROXY_PORT, Probes, is_peer_open, original_destination};
 pub(crate) use namespace::Network;
 pub use trial::{TrialFailure, try_proxied};

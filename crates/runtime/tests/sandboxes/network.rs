@@ -133,6 +133,7 @@ fn decision(host: &str, verdict: Verdict) -> Box<NetDecision> {
         bytes_up: 1,
         bytes_down: 2,
         duration_ms: 3,
+        connection: None,
     })
 }
 

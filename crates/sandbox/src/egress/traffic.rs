@@ -163,6 +163,7 @@ mod tests {
             bytes_up: 1,
             bytes_down: 2,
             duration_ms: 0,
+            connection: None,
             secrets: Vec::new(),
         }))
     }

@@ -24,6 +24,7 @@ pub fn decision(seq: u64, host: &str, verdict: Verdict) -> StoredDecision {
         bytes_up: 3,
         bytes_down: 5,
         duration_ms: 1,
+        connection: None,
     };
     StoredDecision { seq, at: NOW, body: JsonText::of(&decision).unwrap(), decision }
 }

@@ -97,6 +97,9 @@ pub struct Open {
     /// Whether someone answers questions about hosts that no rule allows.
     #[serde(default)]
     pub asks: bool,
+    /// Whether the supervisor wants to hear of every connection.
+    #[serde(default)]
+    pub attributes: bool,
     /// Secrets that the session begins with. Their values are in the files that are attached, and only the egress process reads them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretName>,
@@ -134,6 +137,21 @@ impl GateCounts {
         let Self { tcp, proxy, dns_udp, dns_tcp } = self;
         tcp.saturating_add(proxy).saturating_add(dns_udp).saturating_add(dns_tcp)
     }
+}
+
+/// A connection of the sandbox, as the egress process has accepted it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connected {
+    /// Counts the connections of a session. Decisions name it.
+    pub connection: u64,
+    /// The sandbox's end.
+    pub client: SocketAddr,
+    /// What the sandbox has connected to.
+    pub server: SocketAddr,
+    /// A time at which it had been accepted, in nanoseconds on the clock that counts from boot.
+    pub at_ns: u64,
+    /// Whether a program still had it open after that time.
+    pub is_open: bool,
 }
 
 /// From the egress process.
@@ -185,6 +203,8 @@ pub enum FromEgress {
         /// The sandbox's end of the connection.
         client: SocketAddr,
     },
+    /// A connection of the sandbox was accepted. Comes before every decision about it, if the session was opened with `attributes`.
+    Connected(Connected),
     /// Comes at any time after `open`.
     Decision(Box<NetDecision>),
     /// Decisions that this supervisor was too slow to hear of.

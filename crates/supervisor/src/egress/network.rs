@@ -56,9 +56,17 @@ pub struct Network {
     kept: Option<Kept>,
     /// Whether it is recorded, or answered from a recording. Another session would not be.
     is_taped: bool,
-    /// Whether someone answers questions.
-    asks: bool,
+    wants: Wants,
     source: Box<dyn Source>,
+}
+
+/// What the supervisor wants to hear of, beside decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wants {
+    /// Questions about hosts that no rule allows: someone answers them.
+    pub questions: bool,
+    /// Every connection, to find the exec that made it.
+    pub connections: bool,
 }
 
 /// Secrets of the sessions: those that they begin with, from files that only the egress process reads; or those that a server binds.
@@ -138,10 +146,10 @@ impl Network {
         sandbox_id: SandboxId,
         rules: EgressDraft,
         secrets: SessionSecrets,
-        asks: bool,
+        wants: Wants,
     ) -> Result<Self, Problem> {
         let mut session = source.connect()?;
-        open(&mut session, &sandbox_id, &rules, &secrets, 0, asks)?;
+        open(&mut session, &sandbox_id, &rules, &secrets, 0, wants)?;
         let state = State::Opening { session, until: Instant::now() + OPENING };
         Ok(Self {
             source,
@@ -153,7 +161,7 @@ impl Network {
             trust: None,
             kept: None,
             is_taped: false,
-            asks,
+            wants,
             state,
         })
     }
@@ -346,7 +354,7 @@ impl Network {
     fn reopen(&mut self) -> Result<Session, Problem> {
         let mut session = self.source.connect()?;
         self.generation += 1;
-        open(&mut session, &self.sandbox_id, &self.rules, &self.secrets, self.generation, self.asks)?;
+        open(&mut session, &self.sandbox_id, &self.rules, &self.secrets, self.generation, self.wants)?;
         Ok(session)
     }
 
@@ -411,7 +419,7 @@ fn open(
     rules: &EgressDraft,
     secrets: &SessionSecrets,
     generation: u32,
-    asks: bool,
+    wants: Wants,
 ) -> Result<(), Problem> {
     let SessionSecrets { names, files, placeholders, come_from_server } = secrets;
     for file in files {
@@ -424,7 +432,8 @@ fn open(
         egress: rules.clone(),
         upstream: upstream::of_the_host()?,
         generation,
-        asks,
+        asks: wants.questions,
+        attributes: wants.connections,
         secrets: names.clone(),
         placeholders: placeholders.clone(),
         awaits_secrets: *come_from_server,
@@ -481,7 +490,7 @@ mod tests {
         let peers = Peers::default();
         let source = Box::new(Scripted { peers: Rc::clone(&peers), tries });
         let sandbox = SandboxId::parse("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
-        let mut network = Network::begin(source, sandbox, draft("one.test"), SessionSecrets::default(), false).unwrap();
+        let mut network = Network::begin(source, sandbox, draft("one.test"), SessionSecrets::default(), Wants::default()).unwrap();
         let counts = GateCounts { tcp: 0, proxy: 0, dns_udp: 0, dns_tcp: 0 };
         network.kept = Some(Kept { counts, gates: Vec::new(), files: TrustFiles(Vec::new()) });
         let State::Opening { session, .. } = std::mem::replace(&mut network.state, State::Closed) else { panic!() };

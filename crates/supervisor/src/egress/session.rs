@@ -187,6 +187,7 @@ impl Session {
             match wire::next(&self.socket, deadline)? {
                 FromEgress::Failed(problem) => return Err(problem),
                 early @ (FromEgress::Decision(_)
+                | FromEgress::Connected(_)
                 | FromEgress::Dropped { .. }
                 | FromEgress::RecordingFailed { .. }
                 | FromEgress::Question { .. }) => {

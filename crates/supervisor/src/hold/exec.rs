@@ -64,6 +64,10 @@ pub(crate) struct Exec {
     started_ms: u64,
     phase: Phase,
     is_tree_gone: bool,
+    /// Since when it is known that none of its processes is alive.
+    gone: Option<Moment>,
+    /// The process outside that keeps its tree, if that was looked for.
+    pub(crate) keeper: Option<u32>,
     is_deserted: bool,
     /// Usage as the agent reports it.
     counted: Option<Counted>,
@@ -133,6 +137,8 @@ impl Exec {
             started_ms: new.now_ms,
             phase: Phase::Starting,
             is_tree_gone: false,
+            gone: None,
+            keeper: None,
             is_deserted: false,
             counted: None,
             usage: None,
@@ -157,6 +163,16 @@ impl Exec {
     /// Whether any of its processes may be alive.
     pub(crate) fn is_live(&self) -> bool {
         !self.is_tree_gone
+    }
+
+    /// Since when it is known that none of its processes is alive.
+    pub(crate) fn gone(&self) -> Option<Moment> {
+        self.gone
+    }
+
+    /// None of its processes is alive, as of now.
+    pub(crate) fn note_gone(&mut self, now: Moment) {
+        self.gone.get_or_insert(now);
     }
 
     pub(crate) fn has_terminal(&self) -> bool {
@@ -218,6 +234,11 @@ impl Exec {
     /// Whether its program is among these processes, given by their pids inside.
     pub(crate) fn is_in_line(&self, line: &[u32]) -> bool {
         matches!(self.phase, Phase::Running { pid } if line.contains(&pid))
+    }
+
+    /// Whether a process outside keeps its tree.
+    pub(crate) fn is_kept_by(&self, process: u32) -> bool {
+        self.gone.is_none() && self.keeper == Some(process)
     }
 
     /// Records refused network access. It has a bound of its own among the denials.

@@ -19,6 +19,7 @@ use super::connection::{Following, Role};
 use super::exec::{Counted, Ended, Exec, Lie, shortened};
 use super::holder::Hold;
 use super::moment::{Moment, wall_ms};
+use super::owners;
 
 /// Bytes queued for an agent that doesn't read before it is given up.
 const OUTGOING_MAX: usize = 16 * 1024 * 1024;
@@ -76,6 +77,7 @@ impl Hold {
             FromGuest::TreeGone { exec } => {
                 let exec = self.execs.get_mut(exec).ok_or(Lie)?;
                 exec.hear_tree_gone()?;
+                exec.note_gone(Moment::now());
                 if let Some(portion) = exec.portion.take() {
                     // Whatever remains is removed with the sandbox's own cgroups.
                     let _ = portion.remove();
@@ -86,7 +88,13 @@ impl Hold {
     }
 
     fn hear_started(&mut self, number: u32, pid: u32, now: Moment) -> Result<(), Lie> {
+        // Only the network asks which exec a process belongs to after its program has ended.
+        let keeper = self.proxied.as_ref().and_then(|_| {
+            let first = self.pid.as_raw_nonzero().get().unsigned_abs();
+            owners::keeper_of(pid, first, &self.execs)
+        });
         let exec = self.execs.get_mut(number).ok_or(Lie)?;
+        exec.keeper = keeper;
         exec.hear_started(pid, wall_ms())?;
         let event =
             EventBody::ExecStarted { exec_id: exec.id.clone(), program: shortened(&exec.program, PROGRAM_LEN_MAX) };
@@ -113,7 +121,9 @@ impl Hold {
 
     /// Answers the connections that wait for this.
     fn hear_deserted(&mut self, number: u32) -> Result<(), Lie> {
-        self.execs.get_mut(number).ok_or(Lie)?.hear_deserted()?;
+        let exec = self.execs.get_mut(number).ok_or(Lie)?;
+        exec.hear_deserted()?;
+        exec.note_gone(Moment::now());
         for (token, connection) in &mut self.connections {
             if matches!(connection.role, Role::Burying { exec } if exec == number) {
                 connection.say(&Reply::Done);

@@ -83,6 +83,7 @@ mod tests {
             bytes_up: 0,
             bytes_down: 0,
             duration_ms: 0,
+            connection: None,
             secrets: Vec::new(),
         };
         EventBody::Decision { exec_id: None, decision: Box::new(decision) }

@@ -14,6 +14,11 @@ impl Moment {
         Self(Duration::new(now.tv_sec as u64, now.tv_nsec as u32))
     }
 
+    /// On the same clock.
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self(Duration::from_nanos(nanos))
+    }
+
     /// Zero if `earlier` is in the future.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)

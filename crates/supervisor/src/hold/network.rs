@@ -13,6 +13,7 @@ use super::connection::Role;
 use super::exec::Exec;
 use super::holder::Hold;
 use super::moment::Moment;
+use super::owners::Owners;
 
 /// Messages of the egress process taken at once.
 const MESSAGES_PER_ROUND: usize = 64;
@@ -34,6 +35,7 @@ pub(super) struct Proxied {
     settling: VecDeque<(u32, Moment)>,
     /// Answers to come that no exec waits for any more.
     abandoned: u32,
+    owners: Owners,
 }
 
 /// Decision events of the current window.
@@ -51,7 +53,7 @@ impl Window {
 
 impl Proxied {
     pub(super) fn new(network: Network) -> Self {
-        Self { network, ruling: VecDeque::new(), settling: VecDeque::new(), abandoned: 0 }
+        Self { network, ruling: VecDeque::new(), settling: VecDeque::new(), abandoned: 0, owners: Owners::new() }
     }
 
     /// Whether an exec has ended and waits for its last decisions.
@@ -123,19 +125,29 @@ impl Hold {
 
     /// The sandbox is dead: its connections end, and are reported.
     pub(super) fn close_network(&mut self, now: Moment) {
-        let Some(Proxied { network, .. }) = self.proxied.take() else { return };
+        let Some(Proxied { network, owners, .. }) = self.proxied.take() else { return };
         let mut last = Vec::new();
         network.finish(END_PATIENCE, &mut |message| last.push(message));
         for message in last {
-            if let FromEgress::Decision(decision) = message {
-                self.note_decision(*decision, now);
+            // Connections that are announced only now are over, so no exec can be told.
+            if let FromEgress::Decision(mut decision) = message {
+                let owner = self.owner_of(&mut decision, Some(&owners));
+                self.note_decision(*decision, owner, now);
             }
         }
     }
 
     fn note_network(&mut self, told: Told, now: Moment) {
         match told {
-            Told::Message(FromEgress::Decision(decision)) => self.note_decision(*decision, now),
+            Told::Message(FromEgress::Connected(connected)) => {
+                if let Some(proxied) = &mut self.proxied {
+                    proxied.owners.note(&connected, &self.execs, self.pid.as_raw_nonzero().get());
+                }
+            }
+            Told::Message(FromEgress::Decision(mut decision)) => {
+                let owner = self.owner_of(&mut decision, self.proxied.as_ref().map(|proxied| &proxied.owners));
+                self.note_decision(*decision, owner, now);
+            }
             Told::Message(FromEgress::Dropped { decisions }) => {
                 let message = format!("{decisions} decisions about the network came too fast to be reported");
                 self.tell(EventBody::Denial { denial: dropped(message) });
@@ -165,14 +177,14 @@ impl Hold {
                 if let Some(proxied) = &mut self.proxied {
                     proxied.settling.clear();
                     proxied.abandoned = 0;
+                    proxied.owners.clear();
                 }
             }
             Told::Restored => self.tell(EventBody::NetworkRestored),
         }
     }
 
-    fn note_decision(&mut self, decision: NetDecision, now: Moment) {
-        let owner = self.owner_of_decision();
+    fn note_decision(&mut self, decision: NetDecision, owner: Option<ExecId>, now: Moment) {
         if let Some(denial) = denial_of(&decision) {
             for exec in self.execs.iter_mut().filter(|exec| match &owner {
                 Some(owner) => exec.id == *owner,
@@ -200,8 +212,16 @@ impl Hold {
         }
     }
 
-    /// The only exec that can have asked, if there is only one.
-    fn owner_of_decision(&self) -> Option<ExecId> {
+    /// The exec that a decision is about. The number of its connection has served its purpose then.
+    fn owner_of(&self, decision: &mut NetDecision, owners: Option<&Owners>) -> Option<ExecId> {
+        let Some(connection) = decision.connection.take() else { return self.only_asking() };
+        let exec = self.execs.get(owners?.of(connection)?)?;
+        Some(exec.id.clone())
+    }
+
+    /// The only exec that can have asked just now, if there is only one: for a decision that is about no connection, such as one about a
+    /// name.
+    fn only_asking(&self) -> Option<ExecId> {
         let mut asking = self.execs.iter().filter(|exec| is_asking(exec));
         match (asking.next(), asking.next()) {
             (Some(only), None) => Some(only.id.clone()),

@@ -39,6 +39,7 @@ impl Record {
             bytes_up: 0,
             bytes_down: 0,
             duration_ms: 0,
+            connection: None,
             secrets: Vec::new(),
         };
         Self { begun: Instant::now(), decision }
