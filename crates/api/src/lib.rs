@@ -64,8 +64,8 @@ pub use saggar_domain::{
     Signal, SignalScope, TemplateName, TerminalSize,
 };
 pub use sandbox::{
-    CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveLimits, EffectivePorts, Ended, ListSandboxes, Network,
-    Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec, States,
+    CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveEgressLimits, EffectiveLimits, EffectivePorts, Ended,
+    ListSandboxes, Network, Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec, States,
 };
 pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};

@@ -1,6 +1,6 @@
 //! Sandboxes: the request, the description, and how one ended.
 
-use saggar_domain::net::{EgressDraft, Rule};
+use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
@@ -236,13 +236,77 @@ pub struct EffectiveEgress {
     #[serde(default)]
     #[schema(value_type = Vec<schema::NetworkRule>)]
     pub deny: Vec<String>,
+    /// Limits that were asked for, or that the operator sets; absent if there are none.
+    #[serde(default, skip_serializing_if = "EffectiveEgressLimits::is_empty")]
+    pub limits: EffectiveEgressLimits,
+}
+
+/// Limits of a managed network, as reported. Separate from the request's type because responses may grow, and requests may not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EffectiveEgressLimits {
+    /// Bytes in both directions, over its whole life.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Size>, nullable = false)]
+    pub bytes: Option<ByteSize>,
+    /// The same for each host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Size>, nullable = false)]
+    pub bytes_per_host: Option<ByteSize>,
+    /// Connections at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Quantity>, nullable = false)]
+    pub connections: Option<Count>,
+    /// Connections to one host at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Quantity>, nullable = false)]
+    pub connections_per_host: Option<Count>,
+    /// Requests, and connections that pass unread, in a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Quantity>, nullable = false)]
+    pub requests_per_minute: Option<Count>,
+    /// The same for each host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Quantity>, nullable = false)]
+    pub requests_per_minute_per_host: Option<Count>,
+}
+
+impl EffectiveEgressLimits {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl From<&EgressLimits> for EffectiveEgressLimits {
+    fn from(limits: &EgressLimits) -> Self {
+        let EgressLimits {
+            bytes,
+            bytes_per_host,
+            connections,
+            connections_per_host,
+            requests_per_minute,
+            requests_per_minute_per_host,
+        } = limits.clone();
+        Self {
+            bytes,
+            bytes_per_host,
+            connections,
+            connections_per_host,
+            requests_per_minute,
+            requests_per_minute_per_host,
+        }
+    }
 }
 
 impl EffectiveEgress {
     /// The rules of a sandbox with this network mode.
     pub fn of(draft: &EgressDraft, mode: NetworkMode) -> Option<Self> {
         let texts = |rules: &[Rule]| rules.iter().map(Rule::to_string).collect();
-        (mode == NetworkMode::Proxied).then(|| Self { allow: texts(&draft.allow), deny: texts(&draft.deny) })
+        (mode == NetworkMode::Proxied).then(|| Self {
+            allow: texts(&draft.allow),
+            deny: texts(&draft.deny),
+            limits: (&draft.limits).into(),
+        })
     }
 }
 

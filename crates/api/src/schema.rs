@@ -102,7 +102,7 @@ stand_ins! {
 
 /// Network rules. A deny rule wins over every allow rule; what no rule allows is denied.
 // Deserialize only for the attribute, which the document shows too.
-#[derive(Default, serde::Deserialize, ToSchema)]
+#[derive(Default, serde::Deserialize, serde::Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = Egress)]
 pub struct EgressShape {
@@ -112,14 +112,47 @@ pub struct EgressShape {
     /// Destinations that are denied, whatever is allowed.
     #[schema(value_type = Vec<NetworkRule>, max_items = 512)]
     deny: Vec<String>,
+    /// How much of the network may be used; missing limits have the server's default.
+    limits: EgressLimitsShape,
+}
+
+/// Limits of a managed network, for the sandbox altogether and for each host. What is beyond a limit gets status 429.
+// Both only for the attributes, which the document shows too.
+#[derive(Default, serde::Deserialize, serde::Serialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = EgressLimits)]
+pub struct EgressLimitsShape {
+    /// Bytes in both directions, over its whole life.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Size>)]
+    bytes: Option<String>,
+    /// The same for each host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Size>)]
+    bytes_per_host: Option<String>,
+    /// Connections at once: 1 to 4096, by default 1024.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Quantity>)]
+    connections: Option<String>,
+    /// Connections to one host at once: 1 to 4096, by default 512.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Quantity>)]
+    connections_per_host: Option<String>,
+    /// Requests, and connections that pass unread: so many at once, and as many more in each further minute.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Quantity>)]
+    requests_per_minute: Option<String>,
+    /// The same for each host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Quantity>)]
+    requests_per_minute_per_host: Option<String>,
 }
 
 /// A secret that a sandbox uses.
-// Deserialize only for the attribute, which the document shows too.
-#[derive(serde::Deserialize, ToSchema)]
+// Both only for the attributes, which the document shows too.
+#[derive(serde::Deserialize, serde::Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = SecretUse)]
-#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct SecretUseShape {
     /// The secret's name.
     #[schema(value_type = SecretName)]
@@ -130,13 +163,13 @@ pub struct SecretUseShape {
 }
 
 /// The sandbox of an agent's runs.
-// Deserialize only for the attribute, which the document shows too.
-#[derive(Default, serde::Deserialize, ToSchema)]
+// Both only for the attributes, which the document shows too.
+#[derive(Default, serde::Deserialize, serde::Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = AgentSandbox)]
-#[expect(dead_code, reason = "the shape of a type of the domain; never made")]
 pub struct AgentSandboxShape {
     /// Its network access: `none`, the default, or `proxied`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Network>)]
     network: Option<String>,
     /// Rules for network mode `proxied`.

@@ -22,6 +22,7 @@ mod pools;
 mod processes;
 mod protected;
 mod proxied;
+mod proxied_limits;
 mod resources;
 mod sockets;
 mod sys;
@@ -49,6 +50,7 @@ const FAMILIES: &[&[Attempt]] = &[
     sockets::ATTEMPTS,
     network::ATTEMPTS,
     proxied::ATTEMPTS,
+    proxied_limits::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     pools::ATTEMPTS,

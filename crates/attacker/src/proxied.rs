@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Present in every refusal.
 const MARK: &str = "x-saggar-rule:";
 
-fn connect(to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
+pub(crate) fn connect(to: impl Into<SocketAddr>) -> io::Result<TcpStream> {
     let stream = TcpStream::connect_timeout(&to.into(), PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -43,7 +43,7 @@ fn to_proxy() -> io::Result<TcpStream> {
 }
 
 /// Sends bytes, and reads what comes until the end. `Ok` only if a server of the world has answered.
-fn ask(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn ask(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
     // The other side may refuse before it has read everything.
     drop(stream.write_all(bytes));
     let mut answer = Vec::new();
@@ -57,12 +57,12 @@ fn ask(mut stream: TcpStream, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn get(host: &str) -> Vec<u8> {
+pub(crate) fn get(host: &str) -> Vec<u8> {
     format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
 /// What is allowed works, so a refusal of the rest says something.
-fn control(out: &Out, arguments: &[String], result: impl FnOnce() -> io::Result<()>) {
+pub(crate) fn control(out: &Out, arguments: &[String], result: impl FnOnce() -> io::Result<()>) {
     let has_world = arguments.first().is_some_and(|told| told == "world");
     let (is_kept, detail) = if has_world { (result().is_ok(), "") } else { (true, "nothing answers outside") };
     out.examined("what is allowed answers", is_kept, detail);

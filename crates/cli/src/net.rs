@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use saggar_domain::net::{EgressDraft, Rules, Set};
 use saggar_domain::{Code, NetworkMode, Problem, SandboxId};
-use saggar_front::{RuleFlags, read_spec};
+use saggar_front::{NetworkLimitFlags, RuleFlags, read_spec};
 use saggar_sandbox::{Answers, DataDirectory};
 use serde_json::json;
 
@@ -86,7 +86,9 @@ enum NetCommand {
         sandbox: SandboxId,
         #[command(flatten)]
         rules: RuleFlags,
-        /// Take the rules of a spec file; those of --allow and --deny are added
+        #[command(flatten)]
+        limits: Box<NetworkLimitFlags>,
+        /// Take the rules and limits of a spec file; those of the flags are added
         #[arg(long, value_name = "FILE")]
         spec: Option<PathBuf>,
         /// No rules: everything is denied
@@ -133,10 +135,12 @@ pub(crate) fn main(arguments: NetArguments) -> ExitCode {
             return remote::net(&server, remote::NetTask::Explain { sandbox, target });
         }
         NetCommand::Show { sandbox } => return remote::net(&server, remote::NetTask::Show { sandbox }),
-        NetCommand::Set { sandbox, rules, spec, none } => match asked(&rules, spec, none) {
-            Ok(rules) => return remote::net(&server, remote::NetTask::Set { sandbox, rules }),
-            Err(problem) => Err(problem),
-        },
+        NetCommand::Set { sandbox, rules, limits, spec, none } => {
+            match asked(EgressDraft { limits: limits.limits(), ..rules.draft() }, spec, none) {
+                Ok(rules) => return remote::net(&server, remote::NetTask::Set { sandbox, rules }),
+                Err(problem) => Err(problem),
+            }
+        }
         NetCommand::Log { sandbox: Some(sandbox), file: _, follow, denied } => {
             return remote::net(&server, remote::NetTask::Log { sandbox, follow, sight: Sight { denied, is_json } });
         }
@@ -179,7 +183,7 @@ fn answers(forget: Option<&str>, data: Option<&Path>, is_json: bool) -> Result<S
 }
 
 /// The rules that `net set` asks for. Without any, that must be said.
-fn asked(flags: &RuleFlags, spec: Option<PathBuf>, is_none: bool) -> Result<EgressDraft, Problem> {
+fn asked(flags: EgressDraft, spec: Option<PathBuf>, is_none: bool) -> Result<EgressDraft, Problem> {
     let of_file = match &spec {
         Some(path) => {
             let draft = read_spec(path)?;
@@ -195,7 +199,7 @@ fn asked(flags: &RuleFlags, spec: Option<PathBuf>, is_none: bool) -> Result<Egre
         }
         None => EgressDraft::default(),
     };
-    let rules = of_file.merge(flags.draft());
+    let rules = of_file.merge(flags)?;
     if rules.is_empty() && !is_none && spec.is_none() {
         return Err(Problem::new(
             saggar_domain::Code::InvalidValue,

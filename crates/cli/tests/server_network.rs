@@ -223,7 +223,9 @@ fn of_several_execs_each_decision_names_the_one_whose_process_has_the_connection
             let events = server.get(&format!("{sandbox}/events?limit=1000")).expect(200);
             let all = events["items"].as_array().expect("a list").clone();
             let decisions = all.iter().filter(|event| event["decision"]["host"] == "good.test");
-            told = decisions.map(|event| (event["decision"]["path"].clone(), event["decision"]["exec_id"].clone())).collect();
+            told = decisions
+                .map(|event| (event["decision"]["path"].clone(), event["decision"]["exec_id"].clone()))
+                .collect();
             told.len() >= 3
         });
         told.sort_by_key(|(path, _)| path.to_string());

@@ -89,7 +89,7 @@ fn control(server: &Server, sandbox: &str) -> Client {
 }
 
 fn set_rules(server: &Server, sandbox: &str, allow: &[&str]) -> Description {
-    let egress = EgressDraft { allow: allow.iter().map(|rule| rule.parse().expect("a rule")).collect(), deny: vec![] };
+    let egress = EgressDraft::of(allow.iter().map(|rule| rule.parse().expect("a rule")).collect(), vec![]);
     match control(server, sandbox).request(Op::SetEgress { egress }).expect("an answer") {
         Reply::Described(description) => *description,
         other => panic!("{other:?}"),

@@ -83,8 +83,7 @@ fn a_runs_programs_reach_what_its_agent_allows_with_secrets_that_they_never_have
             .map(|decision| (decision["host"].as_str(), decision["verdict"].as_str(), &decision["run_id"]))
             .collect();
         let run_id = json!(run);
-        let expected =
-            [(Some("good.test"), Some("allowed"), &run_id), (Some("evil.test"), Some("denied"), &run_id)];
+        let expected = [(Some("good.test"), Some("allowed"), &run_id), (Some("evil.test"), Some("denied"), &run_id)];
         assert_eq!(told, expected, "{decisions:#?}");
         assert!(decisions.iter().all(|decision| decision["exec_id"].is_string()), "{decisions:#?}");
         let first = decisions.iter().find(|decision| decision["host"] == "good.test");

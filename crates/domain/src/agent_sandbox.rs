@@ -63,15 +63,16 @@ impl AgentSandbox {
             .or_else(|| secret.map(|used| format!("the secret {}", used.name)))
     }
 
-    /// What of this one the other may use, too. What the other denies stays denied.
+    /// What of this one the other may use, too. What the other denies stays denied, and its limits hold.
     pub fn within(self, other: &Self) -> Self {
         if !(self.is_proxied() && other.is_proxied()) {
             return Self::default();
         }
-        let Self { network, egress: EgressDraft { mut allow, deny }, mut secrets } = self;
+        let Self { network, egress: EgressDraft { mut allow, deny, limits }, mut secrets } = self;
         allow.retain(|rule| other.egress.allow.contains(rule));
         secrets.retain(|used| other.uses(used));
-        Self { network, egress: EgressDraft { allow, deny: joined(deny, other.egress.deny.clone()) }, secrets }
+        let (deny, limits) = (joined(deny, other.egress.deny.clone()), limits.within(&other.egress.limits));
+        Self { network, egress: EgressDraft { allow, deny, limits }, secrets }
     }
 
     fn is_proxied(&self) -> bool {

@@ -133,7 +133,7 @@ impl Draft {
             cwd: one_of("cwd", self.cwd, other.cwd)?,
             user: one_of("user", self.user, other.user)?,
             network: one_of("network", self.network, other.network)?,
-            egress: self.egress.merge(other.egress),
+            egress: self.egress.merge(other.egress)?,
             secrets: joined(self.secrets, other.secrets),
             storage: one_of("storage", self.storage, other.storage)?,
             limits: self.limits.merge(other.limits)?,

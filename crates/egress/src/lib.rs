@@ -18,6 +18,7 @@ mod notices;
 mod passage;
 pub mod process;
 mod proxy;
+mod rate;
 mod record;
 pub mod secret;
 mod tasks;

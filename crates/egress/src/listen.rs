@@ -33,9 +33,12 @@ where
             continue;
         };
         let link = Link::new(Arc::clone(&session), &stream, peer);
-        let Ok(place) = Arc::clone(&session.connections).try_acquire_owned() else {
-            refuse(&link, session.limits.connections);
-            continue;
+        let place = match session.budgets.enter() {
+            Ok(place) => place,
+            Err(refusal) => {
+                refuse(&link, &refusal);
+                continue;
+            }
         };
         // Requests and answers are small and come in turns. A failure only costs time.
         let _ = stream.set_nodelay(true);
@@ -48,12 +51,7 @@ where
 }
 
 /// Where it wanted to go isn't asked: a flood of connections must stay cheap.
-fn refuse(link: &Arc<Link>, limit: usize) {
+fn refuse(link: &Arc<Link>, refusal: &Refusal) {
     let to = Destination { host: Host::V4(Ipv4Addr::UNSPECIFIED), port: 0 };
-    let record = Record::new(link, Arc::new(to), Asked::Connection(Protocol::Tcp));
-    record.deny(&Refusal::new(
-        "egress/connections",
-        format!("this sandbox has {limit} connections already"),
-        "close some of them, or use fewer at once",
-    ));
+    Record::new(link, Arc::new(to), Asked::Connection(Protocol::Tcp)).deny(refusal);
 }

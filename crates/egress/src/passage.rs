@@ -5,7 +5,7 @@
 //! a denied destination gets TLS and HTTP like an inspected one, and each of its requests is answered with a page.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saggar_domain::net::{Destination, Host, Passage, Protocol, Refusal, RuleRef, Rules, Wire};
 use saggar_jail::Rule;
@@ -88,6 +88,7 @@ pub(crate) async fn open(link: &Arc<Link>, to: Destination) -> Result<Opening, P
         Passage::Raw { rule } => {
             let record = Record::new(link, Arc::clone(&to), Asked::Connection(Protocol::Tcp));
             record.allow(rule.0);
+            admit(link, &to, &record)?;
             if let Some(recorder) = link.session().recorder() {
                 recorder.connection(&to, ConnectionKind::Tcp);
             }
@@ -141,6 +142,14 @@ pub(crate) async fn proceed(link: Arc<Link>, client: Client, Opening { to, way }
 pub(crate) async fn dial(link: &Arc<Link>, to: &Destination, record: &Record) -> Result<Dialed, Page> {
     let slot = hold(link, to, record)?;
     dial_held(link, to, record, slot).await
+}
+
+/// Counts a request, or a connection that passes unread.
+pub(crate) fn admit(link: &Link, to: &Destination, record: &Record) -> Result<(), Page> {
+    link.session().budgets.admit(&to.host, Instant::now()).map_err(|refusal| {
+        record.deny(&refusal);
+        Page::too_many(refusal)
+    })
 }
 
 pub(crate) fn hold(link: &Arc<Link>, to: &Destination, record: &Record) -> Result<Arc<HostSlot>, Page> {
@@ -278,7 +287,11 @@ async fn tunnel_by_name(link: Arc<Link>, mut client: Client, to: Arc<Destination
     }
     let record = Record::new(&link, Arc::clone(&to), Asked::Connection(Protocol::Tls));
     record.allow(rule.0);
-    match dial(&link, &to, &record).await {
+    let dialled = match admit(&link, &to, &record) {
+        Ok(()) => dial(&link, &to, &record).await,
+        Err(page) => Err(page),
+    };
+    match dialled {
         Ok(server) => copy(&link, client, server.stream, &record).await,
         Err(page) => {
             // Recorded here, with its reason; the page only shows it.

@@ -82,7 +82,6 @@ pub(crate) struct Shared {
     questions: OnceLock<Questions>,
     /// The same, if the supervisor wants to hear of connections.
     pub arrivals: OnceLock<Arrivals>,
-    pub connections: Arc<Semaphore>,
     /// Room for bodies that are read whole, in bytes.
     pub signed_bodies: Arc<Semaphore>,
 }
@@ -107,11 +106,12 @@ impl Session {
         let provider: Arc<CryptoProvider> = Arc::clone(setup.roots.provider());
         let (outbox, decisions) = queue(setup.limits.decisions);
         let (notices, heard) = notices();
+        let budgets = Budgets::new(&setup.limits, &setup.rules.draft().limits);
         let shared = Shared {
             rules: watch::Sender::new(Arc::new(setup.rules.clone())),
             boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default(), answered: Vec::new() }),
             has_secrets: watch::Sender::new(true),
-            budgets: Budgets::new(&setup.limits),
+            budgets,
             ca: Ca::new(provider)?,
             roots: setup.roots,
             upstream_tls: OnceLock::new(),
@@ -124,7 +124,6 @@ impl Session {
             refusing: watch::Sender::new(0),
             questions: OnceLock::new(),
             arrivals: OnceLock::new(),
-            connections: Arc::new(Semaphore::new(setup.limits.connections)),
             signed_bodies: Arc::new(Semaphore::new(SIGNED_BODIES_MAX)),
             limits: setup.limits,
         };
@@ -295,6 +294,7 @@ impl Shared {
 
     fn replace_rules(&self, rules: Rules) {
         let mut boundary = self.boundary();
+        self.budgets.replace(&rules.draft().limits);
         boundary.rules = rules;
         self.put_in_force(&boundary);
     }
@@ -402,6 +402,6 @@ impl Shared {
 
     /// Connections of the sandbox.
     pub fn open_connections(&self) -> usize {
-        self.limits.connections.saturating_sub(self.connections.available_permits())
+        self.budgets.entered()
     }
 }

@@ -55,7 +55,7 @@ pub(crate) fn with_answers(mut spec: Spec, arguments: &RunArguments) -> Result<S
         let data = DataDirectory::open(arguments.data_dir.as_deref())?;
         let known = Answers::of(&data).all()?.remove(&workspace).unwrap_or_default();
         let allow = known.iter().filter_map(|rule| rule.parse().ok()).collect();
-        spec.egress = spec.egress.merge(EgressDraft { allow, deny: Vec::new() });
+        spec.egress = spec.egress.merge(EgressDraft::of(allow, Vec::new()))?;
     }
     Ok(spec)
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::str::FromStr;
 
 use clap::Args;
-use saggar_domain::net::{EgressDraft, Rule};
+use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, Storage, User};
 
@@ -23,6 +23,8 @@ pub struct SpecFlags {
     pub network: Option<NetworkMode>,
     #[command(flatten)]
     pub rules: RuleFlags,
+    #[command(flatten)]
+    pub network_limits: NetworkLimitFlags,
     /// Secret that requests get on their way out; with a variable, programs find a placeholder in it (repeatable)
     #[arg(long = "secret", value_name = "[VARIABLE=]NAME")]
     secret_uses: Vec<GivenUse>,
@@ -92,7 +94,51 @@ pub struct RuleFlags {
 
 impl RuleFlags {
     pub fn draft(&self) -> EgressDraft {
-        EgressDraft::default().merge(EgressDraft { allow: self.allow.clone(), deny: self.deny.clone() })
+        let mut draft = EgressDraft::default();
+        for (list, rules) in [(&mut draft.allow, &self.allow), (&mut draft.deny, &self.deny)] {
+            for rule in rules {
+                if !list.contains(rule) {
+                    list.push(rule.clone());
+                }
+            }
+        }
+        draft
+    }
+}
+
+/// How much of a managed network a sandbox may use.
+#[derive(Args, Clone, Debug)]
+pub struct NetworkLimitFlags {
+    /// Bytes that a sandbox with --net proxied may send and receive altogether [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
+    pub net_bytes: Option<ByteSize>,
+    /// The same for each host [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = ByteSize::parse, allow_hyphen_values = true)]
+    pub net_bytes_per_host: Option<ByteSize>,
+    /// Its connections at once [default: 1024]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
+    pub net_connections: Option<Count>,
+    /// Its connections to one host at once [default: 512]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
+    pub net_connections_per_host: Option<Count>,
+    /// Its requests in a minute, each connection that passes unread counted as one [default: no limit]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
+    pub net_requests_per_minute: Option<Count>,
+    /// The same for each host [default: no limit]
+    #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
+    pub net_requests_per_minute_per_host: Option<Count>,
+}
+
+impl NetworkLimitFlags {
+    pub fn limits(&self) -> EgressLimits {
+        EgressLimits {
+            bytes: self.net_bytes,
+            bytes_per_host: self.net_bytes_per_host,
+            connections: self.net_connections,
+            connections_per_host: self.net_connections_per_host,
+            requests_per_minute: self.net_requests_per_minute,
+            requests_per_minute_per_host: self.net_requests_per_minute_per_host,
+        }
     }
 }
 
@@ -107,7 +153,7 @@ impl SpecFlags {
             env,
             user: self.user,
             network: self.network,
-            egress: self.rules.draft(),
+            egress: EgressDraft { limits: self.network_limits.limits(), ..self.rules.draft() },
             secrets: self.secret_uses.iter().map(GivenUse::checked).collect::<Result<_, _>>()?,
             storage: self.storage,
             limits: DraftLimits {

@@ -70,6 +70,12 @@ rules! {
     EgressHost = "egress/host",
     /// A request has one length.
     EgressFraming = "egress/framing",
+    /// Budgets of bytes.
+    EgressBytes = "egress/bytes",
+    /// Connections at once.
+    EgressConnections = "egress/connections",
+    /// Requests in a minute.
+    EgressRates = "egress/rates",
     /// An IPC namespace.
     IpcNamespace = "namespace/ipc",
     /// A UTS namespace, with its own host name.

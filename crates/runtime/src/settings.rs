@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::TemplateName;
+use saggar_domain::net::EgressMaxima;
 
 use crate::sandboxes::PoolSize;
 
@@ -25,6 +26,8 @@ pub struct Settings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// How much of a managed network a sandbox may ask for.
+    pub egress_maxima: EgressMaxima,
     /// How long the record of an ended sandbox is kept.
     pub retention: Duration,
     /// How long a finished run is kept.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use saggar_domain::Count;
+use saggar_domain::net::EgressMaxima;
 use saggar_http::access::spelling;
 use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, listen};
@@ -154,6 +156,11 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         ttl_max: config.sandboxes.ttl_max,
         allow_host_network: config.sandboxes.allow_host_network,
         public_templates: config.sandboxes.public_templates.clone(),
+        egress_maxima: EgressMaxima {
+            bytes: config.sandboxes.egress_bytes_max,
+            connections: Some(Count::new(config.sandboxes.egress_connections_max as u64)),
+            requests_per_minute: config.sandboxes.egress_requests_per_minute_max.map(|most| Count::new(most as u64)),
+        },
         retention: config.sandboxes.retention,
         runs_retention: config.runs.runs_retention,
         paused_max: config.sandboxes.paused_max,

@@ -25,10 +25,11 @@ pub(crate) fn of_connection(first: i32, client: SocketAddr, server: SocketAddr) 
 
 fn holders(first: i32, is_it: impl Fn(SocketAddr, SocketAddr) -> bool) -> Option<Vec<u32>> {
     let found = ["tcp", "tcp6"].iter().find_map(|list| inode(&format!("/proc/{first}/net/{list}"), &is_it).transpose());
-    let Some(inode) = found.transpose()? else { return Some(Vec::new()) };
+    let Some(inode) = found.transpose().ok()? else { return Some(Vec::new()) };
     let socket = format!("socket:[{inode}]");
     let network = fs::read_link(format!("/proc/{first}/ns/net")).ok()?;
-    let pids = fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let pids =
+        fs::read_dir("/proc").ok()?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let (mut holders, mut looked_at) = (Vec::new(), 0);
     for pid in pids {
         if !fs::read_link(format!("/proc/{pid}/ns/net")).is_ok_and(|other| other == network) {
@@ -50,13 +51,15 @@ fn holders(first: i32, is_it: impl Fn(SocketAddr, SocketAddr) -> bool) -> Option
     Some(holders)
 }
 
-/// The socket of a connection. An error if the list is too long to be read to its end.
-#[expect(clippy::result_unit_err, reason = "the list is too long: there is nothing more to say")]
-fn inode(list: &str, is_it: &impl Fn(SocketAddr, SocketAddr) -> bool) -> Result<Option<u64>, ()> {
+/// The kernel's list can't be read to its end.
+struct Unread;
+
+/// The socket of a connection.
+fn inode(list: &str, is_it: &impl Fn(SocketAddr, SocketAddr) -> bool) -> Result<Option<u64>, Unread> {
     let mut text = String::new();
     // Without a list there are no connections of its kind.
     let Ok(file) = File::open(list) else { return Ok(None) };
-    let read = file.take(LIST_LEN).read_to_string(&mut text).map_err(drop)?;
+    let read = file.take(LIST_LEN).read_to_string(&mut text).map_err(|_| Unread)?;
     let found = text.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let (local, remote) = (address(fields.next()?)?, address(fields.next()?)?);
@@ -64,7 +67,7 @@ fn inode(list: &str, is_it: &impl Fn(SocketAddr, SocketAddr) -> bool) -> Result<
         let inode: u64 = fields.nth(6)?.parse().ok()?;
         (is_it(local, remote) && inode != 0).then_some(inode)
     });
-    if found.is_none() && read as u64 >= LIST_LEN { Err(()) } else { Ok(found) }
+    if found.is_none() && read as u64 >= LIST_LEN { Err(Unread) } else { Ok(found) }
 }
 
 /// An address of the list: the words of the address as this machine has them in memory, and the port.
@@ -95,19 +98,14 @@ mod tests {
 
     use super::*;
 
-    fn connection() -> (TcpStream, SocketAddr, SocketAddr) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = listener.local_addr().unwrap();
-        let client = TcpStream::connect(server).unwrap();
-        let address = client.local_addr().unwrap();
-        (client, address, server)
-    }
-
     #[test]
     fn a_connection_leads_to_its_program() {
         let own = fs::read_to_string("/proc/self/comm").unwrap();
         let first = std::process::id() as i32;
-        let (client, address, server) = connection();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let client = TcpStream::connect(server).unwrap();
+        let address = client.local_addr().unwrap();
         assert_eq!(name(first, address).as_deref(), Some(own.trim_end()));
         assert_eq!(of_connection(first, address, server), Some(vec![std::process::id()]));
         // The other end has these two the other way round.

@@ -19,7 +19,9 @@ mod upstream;
 mod wire;
 
 pub use management::{ManageError, Management};
-pub use message::{Connected, EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream};
+pub use message::{
+    Connected, EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream,
+};
 pub use network::{Network, SessionSecrets, Source, Told, Wants, backoff};
 pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};

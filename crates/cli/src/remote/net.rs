@@ -1,9 +1,11 @@
 //! `saggar net show|set|log|explain --sandbox`: the network of a server's sandboxes.
 
 use saggar_api::client::{Client, SandboxHandle};
-use saggar_api::{EffectiveEgress, EventsQuery, Sandbox, SandboxEvent, SandboxEventBody, SandboxNetwork};
+use saggar_api::{
+    EffectiveEgress, EffectiveEgressLimits, EventsQuery, Sandbox, SandboxEvent, SandboxEventBody, SandboxNetwork,
+};
 use saggar_domain::net::{EgressDraft, HostTraffic, Rule, Rules};
-use saggar_domain::{NetworkMode, SandboxId};
+use saggar_domain::{ByteSize, Count, NetworkMode, SandboxId};
 
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
@@ -72,10 +74,24 @@ async fn set(sandbox: &SandboxHandle, rules: &EgressDraft, is_json: bool) -> Com
 }
 
 fn rules_text(egress: &EffectiveEgress) -> String {
-    if egress.allow.is_empty() {
-        return "allow    nothing\n".to_owned() + &lines("deny", &egress.deny);
-    }
-    lines("allow", &egress.allow) + &lines("deny", &egress.deny)
+    let allow = if egress.allow.is_empty() { "allow    nothing\n".to_owned() } else { lines("allow", &egress.allow) };
+    allow + &lines("deny", &egress.deny) + &lines("limit", &limits(&egress.limits))
+}
+
+/// The limits, each with its name in a spec.
+fn limits(limits: &EffectiveEgressLimits) -> Vec<String> {
+    let shown = |name: &str, value: Option<String>| value.map(|value| format!("{name} {value}"));
+    let size = |size: Option<ByteSize>| size.map(|size| size.to_string());
+    let count = |count: Option<Count>| count.map(|count| count.to_string());
+    let all = [
+        shown("bytes", size(limits.bytes)),
+        shown("bytes_per_host", size(limits.bytes_per_host)),
+        shown("connections", count(limits.connections)),
+        shown("connections_per_host", count(limits.connections_per_host)),
+        shown("requests_per_minute", count(limits.requests_per_minute)),
+        shown("requests_per_minute_per_host", count(limits.requests_per_minute_per_host)),
+    ];
+    all.into_iter().flatten().collect()
 }
 
 fn lines(word: &str, rules: &[String]) -> String {
@@ -146,7 +162,7 @@ async fn explain_sandbox(sandbox: &SandboxHandle, target: &[String], is_json: bo
         };
         texts.iter().map(rule).collect()
     };
-    let draft = EgressDraft { allow: parsed(&egress.allow)?, deny: parsed(&egress.deny)? };
+    let draft = EgressDraft::of(parsed(&egress.allow)?, parsed(&egress.deny)?);
     let explained = explain(Rules::new(draft)?, &Bindings::default(), target)?;
     print(if is_json { explained.json() } else { explained.text() }.as_bytes())?;
     Ok(u8::from(!explained.is_allowed()))

@@ -4,6 +4,7 @@ use serde::ser::SerializeStruct;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::mode::NetworkMode;
+use crate::net::limits::EgressLimits;
 use crate::net::refusal::RuleRef;
 use crate::net::rule::{Kind, Match, Rule};
 use crate::net::rules::Entry;
@@ -26,18 +27,30 @@ pub struct EgressDraft {
     /// Wins over every allow rule.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deny: Vec<Rule>,
+    /// How much of the network may be used.
+    #[serde(skip_serializing_if = "EgressLimits::is_empty")]
+    pub limits: EgressLimits,
 }
 
 only_from_a_table!(EgressDraft);
 
 impl EgressDraft {
     pub fn is_empty(&self) -> bool {
-        self.allow.is_empty() && self.deny.is_empty()
+        self.allow.is_empty() && self.deny.is_empty() && self.limits.is_empty()
     }
 
-    /// Joins the lists.
-    pub fn merge(self, other: Self) -> Self {
-        Self { allow: joined(self.allow, other.allow), deny: joined(self.deny, other.deny) }
+    /// These rules, without limits.
+    pub fn of(allow: Vec<Rule>, deny: Vec<Rule>) -> Self {
+        Self { allow, deny, limits: EgressLimits::default() }
+    }
+
+    /// Joins the lists. Fails if both give different values for a limit.
+    pub fn merge(self, other: Self) -> Result<Self, Problem> {
+        Ok(Self {
+            allow: joined(self.allow, other.allow),
+            deny: joined(self.deny, other.deny),
+            limits: self.limits.merge(other.limits)?,
+        })
     }
 
     /// Rules have a meaning only where something applies them.
@@ -54,6 +67,7 @@ impl EgressDraft {
     }
 
     pub(crate) fn check_size(&self) -> Result<(), Problem> {
+        self.limits.check()?;
         let help = "use wider rules, such as *.example.com or a set";
         let count = self.allow.len() + self.deny.len();
         if count > RULES_MAX {
@@ -98,9 +112,14 @@ fn expanded(rules: &[Rule], of_set: fn(&Match) -> Match) -> Result<Vec<Entry>, P
 /// The rules as the policy hash covers them: those of sets too, because a set may change between versions; sorted, because order has
 /// no meaning.
 pub(crate) fn as_policy<S: Serializer>(draft: &EgressDraft, serializer: S) -> Result<S::Ok, S::Error> {
-    let mut table = serializer.serialize_struct("Egress", 2)?;
+    let has_limits = !draft.limits.is_empty();
+    let mut table = serializer.serialize_struct("Egress", if has_limits { 3 } else { 2 })?;
     table.serialize_field("allow", &covered(&draft.allow, Match::clone))?;
     table.serialize_field("deny", &covered(&draft.deny, Match::without_requests))?;
+    // Absent where nothing was asked for, so that specs without limits keep their hash.
+    if has_limits {
+        table.serialize_field("limits", &draft.limits)?;
+    }
     table.end()
 }
 

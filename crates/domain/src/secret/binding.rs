@@ -70,7 +70,7 @@ impl Binding {
 
     /// The rules as a session applies them: what they allow, the secret is for.
     pub fn matching(&self) -> Rules {
-        Rules::new(EgressDraft { allow: self.rules.clone(), deny: Vec::new() })
+        Rules::new(EgressDraft::of(self.rules.clone(), Vec::new()))
             .expect("few rules, and no set among them, as `new` has checked")
     }
 }

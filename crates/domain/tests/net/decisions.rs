@@ -326,9 +326,9 @@ fn rules_are_sent_as_they_were_asked_for() {
 
 #[test]
 fn the_number_and_size_of_rules_are_bounded() {
-    let many = |count: usize, len: usize| EgressDraft {
-        allow: (0..count).map(|n| format!("h{n}.example/{}", "a".repeat(len)).parse().unwrap()).collect(),
-        deny: Vec::new(),
+    let many = |count: usize, len: usize| {
+        let rule = |n: usize| format!("h{n}.example/{}", "a".repeat(len)).parse().unwrap();
+        EgressDraft::of((0..count).map(rule).collect(), Vec::new())
     };
     assert!(Rules::new(many(512, 1)).is_ok());
     assert!(Rules::new(many(513, 1)).unwrap_err().message.contains("more than 512"));

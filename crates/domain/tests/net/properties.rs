@@ -76,7 +76,7 @@ fn rule() -> impl Strategy<Value = Rule> {
 
 fn draft() -> impl Strategy<Value = EgressDraft> {
     (prop::collection::vec(rule(), 0..5), prop::collection::vec(rule(), 0..3))
-        .prop_map(|(allow, deny)| EgressDraft { allow, deny })
+        .prop_map(|(allow, deny)| EgressDraft::of(allow, deny))
 }
 
 fn is_allowed(rules: &Rules, to: &Destination) -> bool {
@@ -144,7 +144,7 @@ proptest! {
 
     #[test]
     fn an_empty_list_denies_every_destination(to in destination(), deny in prop::collection::vec(rule(), 0..3)) {
-        let rules = Rules::new(EgressDraft { allow: Vec::new(), deny }).unwrap();
+        let rules = Rules::new(EgressDraft::of(Vec::new(), deny)).unwrap();
         prop_assert!(!is_allowed(&rules, &to));
         for (method, path) in METHODS.iter().zip(PATHS) {
             prop_assert!(rules.request(&to, method, path).is_err());
@@ -221,7 +221,7 @@ proptest! {
 
     #[test]
     fn an_accepted_path_means_the_same_after_decoding_it_once(path in "/([a-c./;%?\\\\]|%[0-9a-fA-F]{2}|é){0,12}") {
-        let rules = Rules::new(EgressDraft { allow: vec!["a.example/**".parse().unwrap()], deny: Vec::new() }).unwrap();
+        let rules = Rules::new(EgressDraft::of(vec!["a.example/**".parse().unwrap()], Vec::new())).unwrap();
         let to = parse_authority(b"a.example:443", None).unwrap();
         if rules.request(&to, "GET", &path).is_ok() {
             let raw = path.split('?').next().unwrap();

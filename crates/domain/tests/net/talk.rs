@@ -4,7 +4,7 @@ use saggar_domain::net::{Destination, EgressDraft, Passage, Rule, Rules, parse_a
 
 pub fn draft(allow: &[&str], deny: &[&str]) -> EgressDraft {
     let list = |texts: &[&str]| texts.iter().map(|text| text.parse::<Rule>().unwrap()).collect();
-    EgressDraft { allow: list(allow), deny: list(deny) }
+    EgressDraft::of(list(allow), list(deny))
 }
 
 pub fn rules(allow: &[&str], deny: &[&str]) -> Rules {

@@ -82,7 +82,7 @@ pub(super) fn rules(asked: Destinations<'_>) -> Result<EgressDraft, Refusal> {
         false => deny.iter().filter_map(Place::range).flat_map(|range| range.without(&opened)).collect(),
     };
     let denied: Vec<String> = denied.into_iter().map(Range::text).collect();
-    Ok(EgressDraft { allow: parsed(&texts)?, deny: parsed(&denied)? })
+    Ok(EgressDraft::of(parsed(&texts)?, parsed(&denied)?))
 }
 
 /// The destinations of rules as E2B's clients wrote them: allowed and denied ones.
@@ -92,6 +92,16 @@ pub(super) fn shown(allow: &[String], deny: &[String]) -> (Vec<String>, Vec<Stri
     match allows_everything(allow) {
         true => (named, deny.iter().map(plain).collect()),
         false => (named, vec!["0.0.0.0/0".to_owned()]),
+    }
+}
+
+/// The rule for the host of a header rule: a name, or `*.` and a name.
+pub(super) fn name_rule(text: &str) -> Result<Rule, Refusal> {
+    match Place::parse(text)? {
+        Place::Name(name) => name.parse().map_err(|error| wrong(format!("{name:?}: {error}"), PLACE_HELP)),
+        Place::Everything | Place::Range(_) => {
+            Err(wrong(format!("header rules are for hosts by name, and {text:?} is none"), "name the host"))
+        }
     }
 }
 

@@ -11,9 +11,9 @@ use saggar_domain::net::{Destination, Host, HostName, NetDecision, Passage, Prot
 
 use crate::dns::answer::{self, Outcome, Record};
 use crate::dns::question::{Asked, Question};
-use crate::dns::rate::Rate;
 use crate::dns::suspicion::Suspects;
 use crate::names::{Assigned, Names};
+use crate::rate::Rate;
 
 /// Questions a second, and at once. A program that opens a thousand connections a second asks twice as often; nothing
 /// leaves the machine, so this only protects our own time.

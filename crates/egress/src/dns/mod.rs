@@ -32,7 +32,6 @@
 mod answer;
 mod desk;
 mod question;
-mod rate;
 mod suspicion;
 mod tcp;
 mod udp;
@@ -43,5 +42,3 @@ pub use self::question::{Asked, Opt, Question, QuestionError};
 pub use self::suspicion::Suspects;
 pub use self::tcp::serve as serve_tcp;
 pub use self::udp::serve as serve_udp;
-
-pub(crate) use self::rate::Rate;

@@ -92,7 +92,8 @@ pub(crate) async fn handle(conn: Arc<Conn>, mut request: Request<Incoming>) -> R
     };
     let decided = decided.and_then(|rule| {
         record.allow(rule.0);
-        passage::recheck(&conn.link, &record, &rules)
+        passage::recheck(&conn.link, &record, &rules)?;
+        passage::admit(&conn.link, &to, &record)
     });
     let decided = match decided {
         Ok(()) => conn.link.session().until_secrets(&to).await.map_err(Page::not_yet),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use saggar_domain::net::HostName;
 use tokio::time::timeout;
 
-use crate::dns::Rate;
+use crate::rate::Rate;
 use crate::resolve::ask::{AskError, ask};
 use crate::resolve::cache::Cache;
 use crate::resolve::flights::Flights;

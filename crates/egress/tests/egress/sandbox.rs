@@ -31,7 +31,7 @@ pub struct Sandbox {
 
 pub fn rules(allow: &[&str], deny: &[&str]) -> Rules {
     let parse = |rules: &[&str]| rules.iter().map(|rule| rule.parse().unwrap()).collect();
-    Rules::new(EgressDraft { allow: parse(allow), deny: parse(deny) }).unwrap()
+    Rules::new(EgressDraft::of(parse(allow), parse(deny))).unwrap()
 }
 
 impl Sandbox {

@@ -96,7 +96,7 @@ fn open(id: &str, allow: &[&str]) -> Open {
 }
 
 fn draft(allow: &[&str]) -> EgressDraft {
-    EgressDraft { allow: allow.iter().map(|rule| rule.parse().unwrap()).collect(), deny: Vec::new() }
+    EgressDraft::of(allow.iter().map(|rule| rule.parse().unwrap()).collect(), Vec::new())
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {

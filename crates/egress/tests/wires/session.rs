@@ -43,5 +43,5 @@ impl Session for Kept {
 
 pub fn rules(allow: &[&str], deny: &[&str]) -> Rules {
     let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-    Rules::new(EgressDraft { allow: parse(allow), deny: parse(deny) }).unwrap()
+    Rules::new(EgressDraft::of(parse(allow), parse(deny))).unwrap()
 }

@@ -242,6 +242,12 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
                 "the tool {tool:?} has network rules, and only \"http\" goes by them: remove `egress` there"
             )));
         }
+        if !egress.limits.is_empty() {
+            return Err(refuse(
+                "the tool \"http\" has network limits, which only sandboxes have: remove `egress.limits` there"
+                    .to_owned(),
+            ));
+        }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
     agent.sandbox.check().map_err(Fault::Refused)?;

@@ -62,6 +62,7 @@ impl Sandboxes {
         idempotency: Option<Idempotency>,
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
+        let new = self.within_maxima(new)?;
         let (this, project) = (self.clone(), permit.project().clone());
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
@@ -77,6 +78,14 @@ impl Sandboxes {
             }
         });
         work.await.map_err(|error| Fault::internal("making a sandbox", error))?
+    }
+
+    /// The request with the operator's maxima of the network filled in. What asks for more is refused.
+    fn within_maxima(&self, mut new: NewSandbox) -> Result<NewSandbox, Fault> {
+        if new.spec.network == Some(NetworkMode::Proxied) {
+            new.spec.egress = self.limited(new.spec.egress)?;
+        }
+        Ok(new)
     }
 
     async fn make(

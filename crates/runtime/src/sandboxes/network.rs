@@ -27,9 +27,16 @@ impl Sandboxes {
     /// Continues to its end even if the caller is cancelled.
     pub async fn set_egress(&self, permit: &Permit, egress: EgressDraft) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
+        let egress = self.limited(egress)?;
         let this = self.clone();
         let work = tokio::spawn(async move { this.replace_rules(&live, egress).await });
         work.await.map_err(|error| Fault::internal("replacing network rules", error))?
+    }
+
+    /// With the operator's maxima filled in. What asks for more is refused.
+    pub(super) fn limited(&self, egress: EgressDraft) -> Result<EgressDraft, Fault> {
+        let limits = egress.limits.under(&self.settings().egress_maxima).map_err(Fault::Refused)?;
+        Ok(EgressDraft { limits, ..egress })
     }
 
     async fn replace_rules(&self, live: &Arc<Live>, egress: EgressDraft) -> Result<Sandbox, Fault> {

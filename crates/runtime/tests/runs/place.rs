@@ -161,6 +161,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
         public_templates: Vec::new(),
+        egress_maxima: Default::default(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),
         paused_max: Duration::from_secs(60),

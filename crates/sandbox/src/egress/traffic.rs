@@ -55,7 +55,7 @@ impl Traffic {
                 .add(dropped(format!("{decisions} decisions about the network came too fast to be reported")), observe),
             FromEgress::Failed(problem) => denials.add(refused("egress/failed", problem.message), observe),
             FromEgress::RecordingFailed { reason } => self.blame(format!("the recording is incomplete: {reason}")),
-            // Answers that came late, and questions where nobody answers them.
+            // Answers that came late, questions where nobody answers them, and connections, which aren't asked for here.
             FromEgress::Opened { .. }
             | FromEgress::Listening {}
             | FromEgress::Ruled {}
@@ -63,6 +63,7 @@ impl Traffic {
             | FromEgress::Recording {}
             | FromEgress::Replaying { .. }
             | FromEgress::Question { .. }
+            | FromEgress::Connected(_)
             | FromEgress::Settled {}
             | FromEgress::Managing { .. }
             | FromEgress::Retired {} => {}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use saggar_domain::TemplateName;
+use saggar_domain::{ByteSize, TemplateName};
 
 use super::ConfigError;
 use super::section::{Origins, Setting, Table, complain, setting};
@@ -24,6 +24,12 @@ pub struct SandboxSettings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// Bytes that a sandbox with a managed network may send and receive.
+    pub egress_bytes_max: Option<ByteSize>,
+    /// Connections that it may have at once.
+    pub egress_connections_max: usize,
+    /// Requests that it may make in a minute.
+    pub egress_requests_per_minute_max: Option<usize>,
 }
 
 impl Default for SandboxSettings {
@@ -38,6 +44,9 @@ impl Default for SandboxSettings {
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
             public_templates: Vec::new(),
+            egress_bytes_max: None,
+            egress_connections_max: 1024,
+            egress_requests_per_minute_max: None,
         }
     }
 }
@@ -53,6 +62,17 @@ impl Table for SandboxSettings {
         setting!(retention, Shared, "how long the record of an ended sandbox is kept"),
         setting!(allow_host_network, Shared, "allow sandboxes to share the host's network, unmanaged"),
         setting!(public_templates, Process, "templates of the operator that every project may use"),
+        setting!(
+            egress_bytes_max,
+            Shared,
+            "bytes that a sandbox with a managed network may send and receive; by default unlimited"
+        ),
+        setting!(egress_connections_max, Shared, "connections at once of a sandbox with a managed network"),
+        setting!(
+            egress_requests_per_minute_max,
+            Shared,
+            "requests in a minute of a sandbox with a managed network; by default unlimited"
+        ),
     ];
 
     fn check(&self, origins: &Origins) -> Result<(), ConfigError> {
@@ -66,6 +86,13 @@ impl Table for SandboxSettings {
             ),
             (self.default_ttl > self.ttl_max, "default_ttl is above ttl_max", "lower default_ttl or raise ttl_max"),
             (self.default_ttl.is_zero(), "default_ttl is zero", "set a lifetime, such as 5m"),
+            (
+                self.egress_connections_max == 0
+                    || self.egress_bytes_max.is_some_and(|most| most.bytes() == 0)
+                    || self.egress_requests_per_minute_max == Some(0),
+                "a maximum of the managed network is zero: no sandbox could use it",
+                "set egress_bytes_max, egress_connections_max and egress_requests_per_minute_max to more than 0",
+            ),
         ])
     }
 }

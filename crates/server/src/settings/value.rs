@@ -91,9 +91,10 @@ impl Value for PathBuf {
     }
 }
 
+/// Empty if there is none, as it is shown.
 impl<V: Value> Value for Option<V> {
     fn read(text: &str) -> Result<Self, String> {
-        V::read(text).map(Some)
+        if text.is_empty() { Ok(None) } else { V::read(text).map(Some) }
     }
 
     fn show(&self) -> String {

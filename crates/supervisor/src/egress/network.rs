@@ -482,7 +482,7 @@ mod tests {
     }
 
     fn draft(allow: &str) -> EgressDraft {
-        EgressDraft { allow: vec![allow.parse().unwrap()], deny: Vec::new() }
+        EgressDraft::of(vec![allow.parse().unwrap()], Vec::new())
     }
 
     /// A network that serves, as after [`Network::serve`].
@@ -490,7 +490,8 @@ mod tests {
         let peers = Peers::default();
         let source = Box::new(Scripted { peers: Rc::clone(&peers), tries });
         let sandbox = SandboxId::parse("sbx_aaaaaaaaaaaaaaaaaaaaaaaaaa").unwrap();
-        let mut network = Network::begin(source, sandbox, draft("one.test"), SessionSecrets::default(), Wants::default()).unwrap();
+        let mut network =
+            Network::begin(source, sandbox, draft("one.test"), SessionSecrets::default(), Wants::default()).unwrap();
         let counts = GateCounts { tcp: 0, proxy: 0, dns_udp: 0, dns_tcp: 0 };
         network.kept = Some(Kept { counts, gates: Vec::new(), files: TrustFiles(Vec::new()) });
         let State::Opening { session, .. } = std::mem::replace(&mut network.state, State::Closed) else { panic!() };
@@ -564,7 +565,7 @@ mod tests {
         assert!(network.advance(now).is_none());
         assert!(matches!(asked(&peers), ToEgress::Open(open) if open.egress == draft("two.test")));
         // What can't be understood isn't even sent.
-        let unknown = EgressDraft { allow: vec!["@nothing".parse().unwrap()], deny: Vec::new() };
+        let unknown = EgressDraft::of(vec!["@nothing".parse().unwrap()], Vec::new());
         assert!(network.replace_rules(unknown).is_err());
         assert_eq!(network.rules(), &draft("two.test"));
     }

@@ -71,7 +71,7 @@ pub(super) struct Allowed {
 impl Allowed {
     pub fn new(entries: &[HttpRule], own: Vec<IpAddr>) -> Result<Self, Problem> {
         let allow = entries.iter().flat_map(|entry| entry.rules.clone()).collect();
-        let rules = Rules::new(EgressDraft { allow, deny: Vec::new() })?.with_own_addresses(own);
+        let rules = Rules::new(EgressDraft::of(allow, Vec::new()))?.with_own_addresses(own);
         Ok(Self { rules, named: entries.iter().filter_map(|entry| entry.named.clone()).collect() })
     }
 

@@ -208,7 +208,7 @@ async fn an_agent_has_rules_of_its_own_beside_the_operators() {
     let authority = service.url.trim_start_matches("http://").trim_end_matches("/do");
     let rules = |allow: &[&str], deny: &[&str]| {
         let parse = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
-        Some(EgressDraft { allow: parse(allow), deny: parse(deny) })
+        Some(EgressDraft::of(parse(allow), parse(deny)))
     };
     for (egress, rule) in [
         (rules(&[authority], &[]), None),

@@ -16,6 +16,11 @@ impl Rate {
         Self { per_second: per_second.into(), burst: burst.into(), tokens: burst.into(), filled: None }
     }
 
+    /// Allows `count` at once, and as many more in each minute.
+    pub fn per_minute(count: u32) -> Self {
+        Self { per_second: f64::from(count) / 60.0, ..Self::new(0, count) }
+    }
+
     /// Whether one more is within the rate. A clock that goes backwards adds nothing.
     pub fn take(&mut self, now: Instant) -> bool {
         let passed = now.saturating_duration_since(self.filled.unwrap_or(now));
@@ -48,5 +53,13 @@ mod tests {
         assert_eq!(taken(&mut rate, 60_000, 9), 3, "a long pause saves up no more than the burst");
         assert_eq!(taken(&mut rate, 1_000, 9), 0, "a clock that goes back adds nothing");
         assert_eq!(taken(&mut rate, 60_100, 9), 1);
+    }
+
+    #[test]
+    fn so_many_pass_at_once_and_as_many_in_each_minute() {
+        let start = Instant::now();
+        let mut rate = Rate::per_minute(3);
+        let mut taken = |at: u64| (0..9).filter(|_| rate.take(start + Duration::from_secs(at))).count();
+        assert_eq!([taken(0), taken(19), taken(20), taken(39), taken(40), taken(200)], [3, 0, 1, 0, 1, 3]);
     }
 }
