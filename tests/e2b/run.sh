@@ -40,7 +40,7 @@ python_client() {
     echo "==> e2b $1 (Python)"
     (cd "$HERE" && timeout "$PATIENCE" "$PLACE/$1/bin/python" -m pytest -q -p no:cacheprovider --timeout 120 --ignore test_network.py .)
     echo "==> e2b $1 (Python), in a small internet"
-    (cd "$HERE" && timeout "$PATIENCE" unshare --net --mount python3 "$ROOT/tests/network/world.py" "$PLACE/seen-$1.log" \
+    (cd "$HERE" && WORLD_LOG=$PLACE/seen-$1.log timeout "$PATIENCE" unshare --net --mount python3 "$ROOT/tests/network/world.py" "$PLACE/seen-$1.log" \
         "$PLACE/$1/bin/python" -m pytest -q -p no:cacheprovider --timeout 120 test_network.py)
 }
 

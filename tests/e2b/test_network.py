@@ -1,5 +1,6 @@
 """The network of sandboxes with `e2b_network = "proxied"`. Runs in the small internet of tests/network/world.py (see run.sh)."""
 
+import json
 import os
 
 import pytest
@@ -85,3 +86,52 @@ def test_the_rules_are_in_the_info(server, create):
     assert info["allowInternetAccess"] is False
     assert (info["network"]["allowOut"], info["network"]["denyOut"]) == (["good.test", "203.0.113.11"], ["0.0.0.0/0"])
     assert server.ask("GET", f"/sandboxes/{create().sandbox_id}")["allowInternetAccess"] is True
+
+
+def headers(**values):
+    return [{"transform": {"headers": values}}]
+
+
+def told(sandbox, url):
+    """What the server saw of a request from inside: the world's servers answer with it."""
+    return json.loads(sandbox.commands.run(f"curl -sS --max-time 20 {url}", timeout=60).stdout)["headers"]
+
+
+def seen_by_servers(path):
+    with open(os.environ["WORLD_LOG"]) as log:
+        return [entry["headers"] for entry in map(json.loads, log) if entry.get("path") == path][-1]
+
+
+KEY = "Bearer canary-of-a-header-rule-41c7"
+
+
+def test_header_rules_put_values_into_requests_that_the_sandbox_never_has(server, create):
+    sandbox = create(network={"rules": {"good.test": headers(Authorization=KEY)}})
+    answer = told(sandbox, "https://good.test/header-rule")
+    assert seen_by_servers("/header-rule")["authorization"] == KEY
+    # What comes back is scrubbed, and neither the environment nor the info of the sandbox has the value.
+    assert "canary" not in json.dumps(answer)
+    assert "canary" not in sandbox.commands.run("env; cat /proc/*/environ 2>/dev/null; true").stdout
+    assert "canary" not in json.dumps(server.ask("GET", f"/sandboxes/{sandbox.sandbox_id}"))
+    # Neither over plain http nor to another host.
+    told(sandbox, "http://good.test/plain")
+    told(sandbox, "http://evil.test/other")
+    assert "authorization" not in seen_by_servers("/plain") and "authorization" not in seen_by_servers("/other")
+
+
+@pytest.mark.skipif(not HAS_UPDATE, reason="older clients have no such call")
+def test_header_rules_are_replaced_with_the_other_rules(create):
+    sandbox = create(network={"rules": {"good.test": headers(Authorization=KEY)}})
+    sandbox.update_network({"rules": {"good.test": headers(Authorization=KEY + "-two")}})
+    told(sandbox, "https://good.test/replaced")
+    assert seen_by_servers("/replaced")["authorization"] == KEY + "-two"
+    # What is left out is cleared.
+    sandbox.update_network({})
+    told(sandbox, "https://good.test/cleared")
+    assert "authorization" not in seen_by_servers("/cleared")
+
+
+def test_header_rules_that_cannot_be_kept_are_refused(create):
+    for rules in [{"*": headers(Authorization=KEY)}, {"good.test": headers(Host="evil.test.example")}, {"good.test": headers(X="short")}]:
+        with pytest.raises(SandboxException):
+            create(network={"rules": rules})

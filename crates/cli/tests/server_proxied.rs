@@ -90,7 +90,7 @@ fn control(server: &Server, sandbox: &str) -> Client {
 
 fn set_rules(server: &Server, sandbox: &str, allow: &[&str]) -> Description {
     let egress = EgressDraft::of(allow.iter().map(|rule| rule.parse().expect("a rule")).collect(), vec![]);
-    match control(server, sandbox).request(Op::SetEgress { egress }).expect("an answer") {
+    match control(server, sandbox).request(Op::SetEgress { egress, uses_secrets: false }).expect("an answer") {
         Reply::Described(description) => *description,
         other => panic!("{other:?}"),
     }
@@ -191,7 +191,8 @@ fn rules_that_change_cut_what_they_forbid() {
         assert_eq!(stdout(&server.sh(&sandbox, line)), "200 403");
         // A sandbox without a managed network has no rules.
         let plain = server.sandbox();
-        let refused = control(&server, &plain).request(Op::SetEgress { egress: EgressDraft::default() });
+        let refused =
+            control(&server, &plain).request(Op::SetEgress { egress: EgressDraft::default(), uses_secrets: false });
         assert!(matches!(refused, Ok(Reply::Error(problem)) if problem.message.contains("is none")));
     });
 }

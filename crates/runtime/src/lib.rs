@@ -32,7 +32,7 @@ pub use keys::{KEYS, create_key_in};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use ports::OpenPort;
 pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
-pub use secrets::{KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
+pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};

@@ -11,6 +11,7 @@
 
 mod bind;
 mod check;
+mod header;
 mod key_file;
 mod manage;
 mod rekey;
@@ -19,6 +20,7 @@ mod vault;
 
 pub(crate) use bind::{Resolved, unknown_secret};
 pub(crate) use check::Opener;
+pub use header::HeaderRule;
 pub use key_file::{KeyFault, KeyFile};
 pub use manage::{SECRETS, SetSecret, Written};
 pub use rekey::{OldKeys, Rekeyed, rekey};

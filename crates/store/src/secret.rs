@@ -5,6 +5,7 @@
 
 mod get;
 mod list;
+mod named;
 mod put;
 mod remove;
 mod reseal;

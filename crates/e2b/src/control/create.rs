@@ -73,9 +73,18 @@ pub(super) async fn create(
 ) -> Result<Response, Refusal> {
     let whole: Value = body.read()?;
     let idempotency = idempotency(&headers, &whole)?;
-    let new = wanted(&server, body.read()?)?;
+    let asked: Asked = body.read()?;
+    let headers = asked.network.as_deref().map(Network::headers).transpose()?.unwrap_or_default();
+    let mut new = wanted(&server, asked)?;
     let template = new.spec.template_name();
-    let created = server.sandboxes.create(&allowed.permit, new, idempotency).await.map_err(|fault| match fault {
+    new.spec.secrets = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
+    let mut created = server.sandboxes.create(&allowed.permit, new.clone(), idempotency.clone()).await;
+    // Values that no sandbox uses are removed after a while, which may have been just now.
+    if matches!(created, Err(Fault::NoSuchSecret(_))) {
+        server.sandboxes.store_headers(&allowed.permit, &headers).await?;
+        created = server.sandboxes.create(&allowed.permit, new, idempotency).await;
+    }
+    let created = created.map_err(|fault| match fault {
         Fault::NoSuchTemplate(_) => no_template(template.as_str()),
         other => other.into(),
     })?;

@@ -4,19 +4,24 @@
 //! becomes rules ([`super::egress`]). Otherwise requests for no restrictions of their own, or for less access, are granted; requests for
 //! rules are refused, and never silently ignored.
 
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use http::StatusCode;
-use saggar_api::Code;
+use saggar_api::{Code, Secret};
 use saggar_domain::net::EgressDraft;
+use saggar_domain::secret::SecretValue;
 use saggar_domain::{HostMask, NetworkMode};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change};
 use saggar_http::extract::Json;
+use saggar_runtime::HeaderRule;
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::egress::{self, Destinations};
 use super::words::unsupported;
+use crate::object::Object;
 use crate::state::Shared;
 
 /// Everything, for both kinds of address.
@@ -33,9 +38,32 @@ pub(super) struct Network {
     mask_request_host: Option<String>,
     https_ports: Option<Vec<Value>>,
     egress_proxy: Option<Value>,
-    rules: Option<Map<String, Value>>,
+    rules: Option<BTreeMap<String, Vec<Object<HostRule>>>>,
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
+}
+
+/// A rule for one host.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostRule {
+    #[serde(default)]
+    transform: Option<Object<Transform>>,
+}
+
+/// What requests to the host get.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Transform {
+    #[serde(default)]
+    headers: BTreeMap<String, Secret>,
+}
+
+/// Values are not shown.
+impl std::fmt::Debug for Transform {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.headers.keys()).finish()
+    }
 }
 
 /// The network for a request.
@@ -66,6 +94,12 @@ pub(super) fn given(
         return Ok(Given { mode: NetworkMode::Proxied, egress });
     }
     network.check_rules()?;
+    if network.has_headers() {
+        return Err(unsupported(
+            "header rules (rules) can't be enforced without a managed network",
+            "leave them out, or ask the operator for `e2b_network = \"proxied\"`",
+        ));
+    }
     let denied = network.deny_out.as_deref().unwrap_or_default();
     let denies_everything = denied.iter().any(|place| EVERYTHING.contains(&place.as_str()));
     if is_allowed == Some(false) || denies_everything {
@@ -98,10 +132,36 @@ impl Network {
         })
     }
 
+    fn has_headers(&self) -> bool {
+        self.rules.as_ref().is_some_and(|rules| rules.values().any(|of_host| !of_host.is_empty()))
+    }
+
+    /// The headers that requests get on their way out. Of two values for one header of a host, the later one counts.
+    pub(super) fn headers(&self) -> Result<Vec<HeaderRule>, Refusal> {
+        let mut headers = Vec::new();
+        for (host, of_host) in self.rules.iter().flatten() {
+            let shown: String = host.chars().take(64).collect();
+            let rule = egress::name_rule(host)?;
+            let transforms = of_host.iter().filter_map(|rule| rule.transform.as_deref());
+            let merged: BTreeMap<String, &Secret> = transforms
+                .flat_map(|transform| &transform.headers)
+                .map(|(header, value)| (header.to_ascii_lowercase(), value))
+                .collect();
+            for (header, value) in merged {
+                let value = SecretValue::parse(value.reveal()).map_err(|error| {
+                    let header: String = header.chars().take(64).collect();
+                    let message = format!("the header {header:?} for {shown:?}: {error}");
+                    Refusal::new(Code::InvalidValue, message, "header rules take values of 8 to 8192 bytes")
+                })?;
+                headers.push(HeaderRule { host: rule.clone(), header, value });
+            }
+        }
+        Ok(headers)
+    }
+
     /// Refuses what can't be enforced in any network.
     fn check_unsupported(&self) -> Result<(), Refusal> {
         let asked = [
-            ("rules", self.rules.as_ref().is_some_and(|rules| !rules.is_empty())),
             ("egressProxy", self.egress_proxy.as_ref().is_some_and(|proxy| !proxy.is_null())),
             ("httpsPorts", self.https_ports.as_ref().is_some_and(|ports| !ports.is_empty())),
         ];
@@ -136,7 +196,9 @@ pub(super) async fn update(
     let granted = if now == NetworkMode::Proxied { now } else { server.network };
     let given = given(granted, None, Some(&network))?;
     if now == NetworkMode::Proxied {
-        server.sandboxes.set_egress(&allowed.permit, given.egress).await?;
+        let headers = network.headers()?;
+        let secrets = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
+        server.sandboxes.set_network(&allowed.permit, given.egress, Some(secrets)).await?;
         return Ok(StatusCode::NO_CONTENT);
     }
     if given.mode == now {
@@ -176,7 +238,8 @@ mod tests {
             (Host, None, json!({ "denyOut": ["10.0.0.0/8"] }), Err(())),
             (Nothing, None, json!({ "denyOut": ["10.0.0.0/8"], "allowPublicTraffic": false }), none()),
             (Nothing, None, json!({ "allowOut": ["8.8.8.8"], "denyOut": ["0.0.0.0/0"] }), Err(())),
-            (Host, None, json!({ "rules": { "a": [] } }), Err(())),
+            (Host, None, json!({ "rules": { "a": [] } }), host()),
+            (Host, None, json!({ "rules": { "a.example": [{ "transform": { "headers": {} } }] } }), Err(())),
             (Host, None, json!({ "egressProxy": { "address": "x:1" } }), Err(())),
             (Host, None, json!({ "httpsPorts": [443] }), Err(())),
             (Host, None, json!({ "maskRequestHost": "x" }), host()),
@@ -205,12 +268,45 @@ mod tests {
             assert_eq!(asked(NetworkMode::Proxied, is_allowed, network.clone()), Ok(expected), "{network}");
         }
         for network in [
-            json!({ "rules": { "a": [{}] } }),
             json!({ "egressProxy": { "address": "x:1" } }),
             json!({ "httpsPorts": [443] }),
             json!({ "allowOut": ["a.example"] }),
         ] {
             assert_eq!(asked(NetworkMode::Proxied, None, network.clone()), Err(()), "{network}");
+        }
+    }
+
+    #[test]
+    fn header_rules_are_for_hosts_by_name_and_the_later_value_counts() {
+        let headers = |rules: Value| {
+            let network: Network = serde_json::from_value(json!({ "rules": rules })).unwrap();
+            assert!(!format!("{network:?}").contains("12345678"), "values are not shown");
+            let texts = |rule: &HeaderRule| format!("{} {}={}", rule.host, rule.header, rule.value.expose());
+            network.headers().map(|headers| headers.iter().map(texts).collect::<Vec<_>>()).map_err(drop)
+        };
+        let transform = |headers: Value| json!({ "transform": { "headers": headers } });
+        assert_eq!(
+            headers(json!({
+                "a.example": [transform(json!({ "X-Key": "12345678" })), transform(json!({ "x-key": "12345678-later" }))],
+                "*.b.example": [transform(json!({ "Authorization": "Bearer 12345678" })), {}],
+                "c.example": [],
+            })),
+            Ok(vec![
+                "*.b.example authorization=Bearer 12345678".to_owned(),
+                "a.example x-key=12345678-later".to_owned()
+            ])
+        );
+        for wrong in [
+            json!({ "203.0.113.1": [transform(json!({ "x": "12345678" }))] }),
+            json!({ "*": [transform(json!({ "x": "12345678" }))] }),
+            json!({ "https://a.example": [transform(json!({ "x": "12345678" }))] }),
+            json!({ "a.example": [transform(json!({ "x": "short" }))] }),
+            json!({ "a.example": [transform(json!({ "x": "12345678\r\ny: z" }))] }),
+        ] {
+            assert_eq!(headers(wrong.clone()), Err(()), "{wrong}");
+        }
+        for unknown in [json!({ "a.example": [{ "block": true }] }), json!({ "a.example": [["transform"]] })] {
+            assert!(serde_json::from_value::<Network>(json!({ "rules": unknown })).is_err(), "{unknown}");
         }
     }
 }

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use saggar_domain::net::{EgressDraft, HostTraffic, Rules};
+use saggar_domain::secret::SecretUse;
 use saggar_domain::{Draft, EnvDraft, NetworkMode, PolicyHash, SandboxId, Spec};
 use saggar_store::{Changed, Sandbox};
 use saggar_supervisor::control::{Description, Op};
@@ -26,10 +27,20 @@ impl Sandboxes {
     /// Replaces all network rules of a sandbox. When this returns they are in force, and connections that they forbid are cut.
     /// Continues to its end even if the caller is cancelled.
     pub async fn set_egress(&self, permit: &Permit, egress: EgressDraft) -> Result<Sandbox, Fault> {
+        self.set_network(permit, egress, None).await
+    }
+
+    /// The same, and replaces the secrets that it uses, if any are given. When this returns its requests get these and no others.
+    pub async fn set_network(
+        &self,
+        permit: &Permit,
+        egress: EgressDraft,
+        secrets: Option<Vec<SecretUse>>,
+    ) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let egress = self.limited(egress)?;
         let this = self.clone();
-        let work = tokio::spawn(async move { this.replace_rules(&live, egress).await });
+        let work = tokio::spawn(async move { this.replace_rules(&live, egress, secrets).await });
         work.await.map_err(|error| Fault::internal("replacing network rules", error))?
     }
 
@@ -39,29 +50,42 @@ impl Sandboxes {
         Ok(EgressDraft { limits, ..egress })
     }
 
-    async fn replace_rules(&self, live: &Arc<Live>, egress: EgressDraft) -> Result<Sandbox, Fault> {
+    async fn replace_rules(
+        &self,
+        live: &Arc<Live>,
+        egress: EgressDraft,
+        secrets: Option<Vec<SecretUse>>,
+    ) -> Result<Sandbox, Fault> {
         let _turn = live.ruling.lock().await;
         let row = self.row_of(&live.project, &live.id).await?;
         if row.asked.spec.network != Some(NetworkMode::Proxied) {
             return Err(not_proxied(&row));
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
-        let hash = policy_hash(&row, egress.clone())?;
+        if let Some(secrets) = &secrets {
+            self.resolve_secrets(&live.project, secrets).await?;
+        }
+        let hash = policy_hash(&row, egress.clone(), secrets.clone())?;
         // Before the row: if this ends in between, the rules are sent again.
         live.set_unruled(true);
-        match self.store().set_egress(live.id.clone(), egress.clone(), hash).await? {
+        match self.store().set_egress(live.id.clone(), egress.clone(), secrets.clone(), hash).await? {
             Changed::Done => {}
             Changed::Otherwise(_) | Changed::Absent => return Err(self.ended_fault(&live.project, &live.id).await),
         }
         pass("egress/row");
-        self.enforce(live, egress).await?;
+        let uses_secrets = secrets.as_ref().is_some_and(|secrets| !secrets.is_empty());
+        self.enforce(live, egress, uses_secrets).await?;
+        if secrets.is_some() {
+            self.bind_all(std::slice::from_ref(&live.id)).await?;
+        }
         pass("egress/ruled");
         self.row_of(&live.project, &live.id).await
     }
 
     /// Sends rules to the supervisor, which confirms that they are in force.
-    async fn enforce(&self, live: &Live, egress: EgressDraft) -> Result<(), Fault> {
-        let description: Description = self.described(live, Op::SetEgress { egress: egress.clone() }).await?;
+    async fn enforce(&self, live: &Live, egress: EgressDraft, uses_secrets: bool) -> Result<(), Fault> {
+        let set = Op::SetEgress { egress: egress.clone(), uses_secrets };
+        let description: Description = self.described(live, set).await?;
         if description.egress.as_ref() != Some(&egress) {
             return Err(Fault::Conflict {
                 what: format!("sandbox {} has not confirmed its network rules", live.id),
@@ -76,7 +100,7 @@ impl Sandboxes {
     pub(super) async fn rule_again(&self, live: &Arc<Live>) {
         let _turn = live.ruling.lock().await;
         let enforced = match self.row_of(&live.project, &live.id).await {
-            Ok(row) => self.enforce(live, row.asked.spec.egress).await,
+            Ok(row) => self.enforce(live, row.asked.spec.egress, !row.asked.spec.secrets.is_empty()).await,
             Err(fault) => Err(fault),
         };
         match enforced {
@@ -138,12 +162,13 @@ fn not_proxied(row: &Sandbox) -> Fault {
     }
 }
 
-/// The hash of its spec with other rules. It covers the names of the environment.
-fn policy_hash(row: &Sandbox, egress: EgressDraft) -> Result<PolicyHash, Fault> {
+/// The hash of its spec with other rules and secrets. It covers the names of the environment.
+fn policy_hash(row: &Sandbox, egress: EgressDraft, secrets: Option<Vec<SecretUse>>) -> Result<PolicyHash, Fault> {
     let mut env = EnvDraft::default();
     for name in &row.asked.env_names {
         env.insert(name.clone(), String::new()).map_err(Fault::Refused)?;
     }
-    let spec = Spec::resolve(Draft { env, egress, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
+    let secrets = secrets.unwrap_or_else(|| row.asked.spec.secrets.clone());
+    let spec = Spec::resolve(Draft { env, egress, secrets, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
     Ok(spec.policy_hash())
 }

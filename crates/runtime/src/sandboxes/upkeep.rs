@@ -50,6 +50,9 @@ impl Upkeep {
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.sweep().await;
+            if let Err(fault) = sandboxes.sweep_headers(now()).await {
+                tracing::error!(error = %fault, "removing the values of header rules that no sandbox uses failed");
+            }
         }));
         let (this, mut stopped) = (sandboxes.clone(), stop.subscribe());
         tasks.spawn(async move {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::secret::{Binding, Grant, SecretName, SecretUse};
-use saggar_domain::{Code, Draft, Problem, ProjectId, SandboxId};
+use saggar_domain::{Code, Draft, NetworkMode, Problem, ProjectId, SandboxId};
 use saggar_store::SealedSecret;
 
 use crate::fail_point::pass;
@@ -89,7 +89,7 @@ impl Sandboxes {
         }
     }
 
-    /// The same, if it is live and uses any.
+    /// The same, if it is live.
     async fn bind_again(&self, id: &SandboxId) -> Result<(), Fault> {
         let bound = self.bind_live(id).await;
         self.note_bound(id, bound.is_ok());
@@ -98,7 +98,8 @@ impl Sandboxes {
 
     async fn bind_live(&self, id: &SandboxId) -> Result<(), Fault> {
         let Some(row) = self.store().sandbox_of_any(id.clone()).await? else { return Ok(()) };
-        if row.asked.spec.secrets.is_empty() || !row.life.state().is_live() {
+        // One that uses none any more has to forget those that it had.
+        if row.asked.spec.network != Some(NetworkMode::Proxied) || !row.life.state().is_live() {
             return Ok(());
         }
         self.bind(id, &row.asked.project, &row.asked.spec.secrets, Missing::LeaveOut).await.map(drop)

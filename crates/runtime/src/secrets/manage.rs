@@ -4,6 +4,7 @@ use saggar_domain::SandboxId;
 use saggar_domain::secret::{Binding, SecretName, SecretValue};
 use saggar_store::{Removed, SecretRow, WhileUsed};
 
+use super::header::check_unreserved;
 pub use super::vault::Written;
 use crate::fail_point::pass;
 use crate::fault::Fault;
@@ -28,6 +29,7 @@ impl Sandboxes {
     /// Stores a secret, or its next version. Every live sandbox that uses it has the new version when this returns.
     pub async fn set_secret(&self, permit: &Permit, set: SetSecret) -> Result<(SecretRow, Written), Fault> {
         permit.check(|action| *action == Action::Manage(SECRETS))?;
+        check_unreserved(&set.name)?;
         let (this, project) = (self.clone(), permit.project().clone());
         // A client that disconnects must not leave sandboxes with the earlier value.
         let work = tokio::spawn(async move {

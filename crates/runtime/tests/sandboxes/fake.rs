@@ -308,7 +308,7 @@ impl Host {
                 held.claim(terms, env);
                 self.pass(Step::Claimed).await;
             }
-            Op::SetEgress { egress } => {
+            Op::SetEgress { egress, .. } => {
                 held.now.lock().expect("ours").egress = Some(egress);
                 held.tell(EventBody::RulesReplaced { policy_hash: String::new() });
             }

@@ -63,7 +63,7 @@ fn rules_that_are_refused_change_nothing() {
 fn a_server_that_died_before_the_supervisor_had_the_rules_leaves_them_to_the_next_one() {
     let (place, host, server, id, _) = with_one();
     let hash = Spec::resolve(proxied("b.example")).unwrap().policy_hash();
-    server.run(server.sandboxes.store().set_egress(id.clone(), rules("b.example"), hash)).unwrap();
+    server.run(server.sandboxes.store().set_egress(id.clone(), rules("b.example"), None, hash)).unwrap();
     server.kill();
     assert_eq!(host.sandbox(&id).egress(), Some(rules("a.example")));
     let server = Server::start(&place, &host);
@@ -97,7 +97,7 @@ fn a_supervisor_that_does_not_respond_delays_the_rules_of_no_other() {
     for (silent, heard, allow) in [(&one, &two, "b.example"), (&two, &one, "c.example")] {
         let hash = Spec::resolve(proxied(allow)).unwrap().policy_hash();
         for id in [&one, &two] {
-            server.run(server.sandboxes.store().set_egress(id.clone(), rules(allow), hash.clone())).unwrap();
+            server.run(server.sandboxes.store().set_egress(id.clone(), rules(allow), None, hash.clone())).unwrap();
         }
         server.kill();
         for id in [&one, &two] {

@@ -113,7 +113,7 @@ async fn rules_are_replaced_with_the_hash_that_covers_them_and_nothing_else_chan
     insert(&store, &owner).await;
     let egress: EgressDraft = serde_json::from_str(r#"{"allow":["@pypi"],"deny":["10.0.0.0/8"]}"#).unwrap();
     let hash = PolicyHash::parse(&format!("sha256:{}", "cd".repeat(32))).unwrap();
-    let set = || store.set_egress(owner.id.clone(), egress.clone(), hash.clone());
+    let set = || store.set_egress(owner.id.clone(), egress.clone(), None, hash.clone());
     assert_eq!(set().await, Ok(Changed::Done));
     let found = store.sandbox(project.clone(), owner.id.clone()).await.unwrap().unwrap().asked;
     let mut expected = owner.clone();
@@ -123,7 +123,7 @@ async fn rules_are_replaced_with_the_hash_that_covers_them_and_nothing_else_chan
     store.end_sandbox(owner.id.clone(), ending(NOW)).await.unwrap();
     assert_eq!(set().await, Ok(Changed::Otherwise(saggar_domain::SandboxState::Ended)));
     let nowhere = SandboxId::from_random(random());
-    assert_eq!(store.set_egress(nowhere, egress.clone(), hash.clone()).await, Ok(Changed::Absent));
+    assert_eq!(store.set_egress(nowhere, egress.clone(), None, hash.clone()).await, Ok(Changed::Absent));
 }
 
 #[tokio::test]

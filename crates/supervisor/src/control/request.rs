@@ -89,7 +89,12 @@ pub enum Op {
     /// Set new terms from now on: `described`.
     SetTerms { terms: Terms },
     /// Replace the rules of a proxied sandbox: `described`, once they are in force. Connections that they forbid are cut.
-    SetEgress { egress: EgressDraft },
+    SetEgress {
+        egress: EgressDraft,
+        /// As in [`Start`], from now on.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        uses_secrets: bool,
+    },
     /// Record that the sandbox is in use in a way that the supervisor can't see: `done`.
     Touch,
     /// Freeze every process of the sandbox: `described`.

@@ -91,7 +91,13 @@ impl Hold {
                 self.lifetime.set(terms, now);
                 Ok(Some(self.described()))
             }
-            Op::SetEgress { egress } => self.set_egress(token, egress),
+            Op::SetEgress { egress, uses_secrets } => {
+                let answer = self.set_egress(token, egress)?;
+                if let Some(proxied) = self.proxied.as_mut().filter(|_| uses_secrets) {
+                    proxied.network.use_server_secrets();
+                }
+                Ok(answer)
+            }
             Op::Touch => Ok(Some(Reply::Done)),
             Op::Pause => self.pause(now, false).map(|()| Some(self.described())),
             Op::Resume { terms } => self.resume(terms, now).map(|()| Some(self.described())),
