@@ -17,7 +17,11 @@ main() {
     build) install_packages ;;
     # On Debian the venv module of python3 is a separate package.
     # The network clients run with the system's own python3, in a small internet that needs ip and openssl.
-    test) install_packages "$(venv_of_python)" wget:wget openssl:openssl ip:iproute2 /usr/bin/npm:npm /usr/lib/python3/dist-packages/pip:python3-pip ;;
+    # Images are made, copied and served by the tools of others.
+    test)
+        install_packages "$(venv_of_python)" wget:wget openssl:openssl ip:iproute2 /usr/bin/npm:npm /usr/lib/python3/dist-packages/pip:python3-pip \
+            umoci:umoci skopeo:skopeo docker-registry:docker-registry /bin/busybox:busybox-static
+        ;;
     # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
         install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" nginx:nginx-light haproxy:haproxy wrk:wrk openssl:openssl ip:iproute2 \

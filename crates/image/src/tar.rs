@@ -102,7 +102,9 @@ impl<R: Input> Archive<R> {
 
     /// The next entry; `None` at the end of the archive. What is left of the current one is skipped.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
-        self.skip(self.data_left + self.padding)?;
+        self.skip(self.data_left)?;
+        // Some writers end with the last byte of data, without filling its block.
+        self.position += self.input.skip(self.padding).map_err(TarError::Read)?;
         (self.data_left, self.padding) = (0, 0);
         let mut extended = Extended::default();
         loop {

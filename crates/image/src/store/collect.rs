@@ -13,7 +13,7 @@ use saggar_domain::{Code, Problem};
 use serde::Serialize;
 
 use super::staging::{random_name, remove_tree};
-use super::{Lock, Store, listed};
+use super::{DIRECTORY, Lock, Store, listed};
 use crate::fail_point::pass;
 use crate::failure::storage;
 
@@ -73,11 +73,31 @@ impl Store {
             remove_tree(&self.staging, &gone).map_err(|error| storage("what is left over can't be removed", error))?;
             collected.layers += 1;
         }
+        collected.interrupted += self.tidy_names()?;
         for name in listed(&self.staging)? {
             remove_tree(&self.staging, &name).map_err(|error| storage("what is left over can't be removed", error))?;
             collected.interrupted += 1;
         }
         Ok(Some(collected))
+    }
+
+    /// Removes files of names that were never completed, and directories without names.
+    fn tidy_names(&self) -> Result<u64, Problem> {
+        let fail = |errno: Errno| storage("what is left over can't be removed", errno);
+        let mut removed = 0;
+        for name in listed(&self.names)? {
+            let directory = openat(&self.names, name.as_str(), DIRECTORY, Mode::empty()).map_err(fail)?;
+            for file in listed(&directory)?.iter().filter(|file| file.starts_with('.')) {
+                unlinkat(&directory, file.as_str(), AtFlags::empty()).map_err(fail)?;
+                removed += 1;
+            }
+            match unlinkat(&self.names, name.as_str(), AtFlags::REMOVEDIR) {
+                Ok(()) => removed += 1,
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {}
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        Ok(removed)
     }
 
     /// Removes a manifest unless a live sandbox uses it. The names must be locked.

@@ -128,13 +128,14 @@ fn malformed_archives_are_refused() {
 }
 
 #[test]
-fn an_archive_without_end_marks_and_with_junk_after_them_is_read() {
+fn archives_without_end_marks_or_with_junk_after_them_are_read() {
     let place = Place::new();
     let cut = Tar::new().file("a", b"x").cut();
+    let unfilled = Tar::new().file("a", b"xyz").cut()[..512 + 3].to_vec();
     let junk = [Tar::new().file("b", b"x").end(), vec![9; 700]].concat();
-    let imported = place.import(&Image::new([cut, junk])).unwrap();
+    let imported = place.import(&Image::new([cut, unfilled, junk])).unwrap();
     let entries: Vec<u64> = imported.manifest.layers().iter().map(|layer| layer.entries).collect();
-    assert_eq!(entries, [1, 1]);
+    assert_eq!(entries, [1, 1, 1]);
 }
 
 #[test]
