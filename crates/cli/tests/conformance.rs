@@ -6,6 +6,7 @@ use std::os::unix::fs::{PermissionsExt, lchown};
 use std::process::Command;
 
 use harness::Place;
+use harness::image::Image;
 use serde_json::Value;
 
 const ORDINARY: u32 = 12345;
@@ -94,6 +95,33 @@ fn no_case_fails_for_an_ordinary_user() {
         .output()
         .expect("util-linux is there");
     check_results(&output, 95);
+}
+
+#[test]
+fn no_case_fails_on_an_image() {
+    let place = Place::new();
+    let image = Image::in_data(&place.path("data")).system().layer(|top| {
+        for name in ["grep", "ln", "true", "head", "seq", "tail", "wc"] {
+            top.program(name);
+        }
+        for path in ["home", "mnt", "opt", "run/lock", "srv", "usr/bin", "usr/lib", "usr/local/bin", "var/tmp"] {
+            top.directory(path, 0o755);
+        }
+        top.mode("var/tmp", 0o1777);
+    });
+    image.named("demo");
+    let probe = |template: &str, cases: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
+        command.args(["probe", "--json", "--template", template, "--data-dir"]).arg(place.path("data")).args(cases);
+        command.output().expect("the probe starts")
+    };
+    check_results(&probe("demo", &[]), if is_root() { 110 } else { 95 });
+    // It is really the template that is probed.
+    let missing = probe("missing", &["--case", "F10"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&missing.stdout).contains("refused unsupported_capability"), "{missing:?}");
+    let members = lines(&probe("demo", &["--case", "F02b"]).stdout).remove(0)["observed"].clone();
+    assert_eq!(members["root: /usr/bin"], "allowed", "{members}");
 }
 
 #[test]

@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use saggar_domain::{
-    Access, Code, Draft, EventBody, ExecStatus, GuestPath, HostPath, Mount, Problem, SandboxId, TemplateName, Timeout,
+    Access, Code, Draft, EventBody, ExecStatus, GuestPath, HostPath, Mount, Problem, SandboxId, Template, TemplateName,
+    Timeout, User,
 };
 use saggar_sandbox::{DataDirectory, Ids, Job, LOCAL_PROJECT, Report, Signals, Templates, resolve, run};
 use saggar_supervisor::{Sink, Streams};
+
+use crate::expect::Setting;
 
 /// Bytes captured of an attacker's output, unless the case sets its own limit.
 const OUTPUT_KEPT: u64 = 4 << 20;
@@ -141,11 +144,20 @@ impl Bench {
             .ok_or_else(|| fault("the temporary directory's name is not text".to_owned()))?;
         let guest = GuestPath::parse("/probe").map_err(fault)?;
         draft.mounts.push(Mount { host, guest, access: Access::ReadOnly });
-        draft.template = draft.template.or_else(|| self.template.clone());
+        if draft.template.is_none() && self.setting().is_image {
+            draft.template = self.template.clone();
+            // The cases are about our users, and not about the one that an image names.
+            draft.user = draft.user.or(Some(User::User));
+        }
         if draft.limits.timeout.is_none() {
             draft.limits.timeout = Some(Timeout::parse(PATIENCE).map_err(fault)?);
         }
         Ok(draft)
+    }
+
+    pub(crate) fn setting(&self) -> Setting {
+        let is_image = self.template.clone().is_some_and(|name| Template::of(name) != Template::Host);
+        Setting { is_root: self.is_root, is_image }
     }
 
     /// Status and reason of one capability, from `doctor`.

@@ -31,7 +31,7 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
     let mut expected = BTreeMap::new();
     for observation in &record.observations {
         let accepted = match expectation {
-            Some(expectation) => expectation.of(observation, bench.is_root),
+            Some(expectation) => expectation.of(observation, bench.setting()),
             None => crate::expect::Accepted::held(),
         };
         if !accepted.accepts(observation) {
@@ -40,9 +40,9 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
         expected.insert(observation.member.clone(), accepted.to_string());
     }
     // An expectation for a member that was never tried would never be checked.
-    let named = expectation
-        .iter()
-        .flat_map(|expectation| expectation.members.keys().chain(expectation.as_ordinary_user.keys()));
+    let named = expectation.iter().flat_map(|expected| {
+        expected.members.keys().chain(expected.as_ordinary_user.keys()).chain(expected.on_image.keys())
+    });
     for member in named {
         let is_tried = record
             .observations

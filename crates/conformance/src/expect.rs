@@ -162,6 +162,20 @@ pub(crate) enum End {
     OutOfMemory,
 }
 
+/// The circumstances of an attempt on which expectations depend.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setting {
+    /// Whether root runs the probe.
+    pub(crate) is_root: bool,
+    /// Whether the sandbox starts from an image.
+    pub(crate) is_image: bool,
+}
+
+impl Setting {
+    /// That of other runtimes.
+    pub(crate) const USUAL: Self = Self { is_root: true, is_image: false };
+}
+
 /// What a tier must do with a case.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -173,6 +187,9 @@ pub(crate) struct Expectation {
     /// For these members when an ordinary user runs the probe; docs/platforms.md lists each difference.
     #[serde(default)]
     pub(crate) as_ordinary_user: BTreeMap<String, Accepted>,
+    /// For these members when the sandbox starts from an image: its root can be written, and has the image's own files.
+    #[serde(default)]
+    pub(crate) on_image: BTreeMap<String, Accepted>,
     /// Rules that a denial must name.
     #[serde(default)]
     pub(crate) denials: Vec<String>,
@@ -187,11 +204,12 @@ fn by_itself() -> Vec<End> {
 impl Expectation {
     /// The expectation for one member. A member that was tried as root of the sandbox uses its own entry or that of the
     /// same member as user.
-    pub(crate) fn of(&self, observation: &Observation, is_root: bool) -> Accepted {
+    pub(crate) fn of(&self, observation: &Observation, setting: Setting) -> Accepted {
         let plain = observation.member.strip_prefix(ROOT_PREFIX).unwrap_or(&observation.member);
         let names = [observation.member.as_str(), plain];
-        let ordinary = names.iter().find_map(|name| self.as_ordinary_user.get(*name)).filter(|_| !is_root);
-        let named = ordinary.or_else(|| names.iter().find_map(|name| self.members.get(*name)));
+        let of_image = names.iter().find_map(|name| self.on_image.get(*name)).filter(|_| setting.is_image);
+        let ordinary = names.iter().find_map(|name| self.as_ordinary_user.get(*name)).filter(|_| !setting.is_root);
+        let named = of_image.or(ordinary).or_else(|| names.iter().find_map(|name| self.members.get(*name)));
         match (named, observation.witness) {
             (Some(accepted), _) => accepted.clone(),
             (None, Witness::Attacker) => self.default.clone(),

@@ -220,7 +220,7 @@ impl Worker {
         fs::create_dir(&directory).map_err(|error| error.to_string())?;
         let briefing = serde_json::json!({
             "data_dir": crew.briefing.data_dir, "data_path": crew.briefing.data_path, "directory": directory, "private": crew.briefing.private,
-            "canary": crew.briefing.canary, "tier": crew.briefing.tier, "capabilities": crew.briefing.capabilities,
+            "canary": crew.briefing.canary, "tier": crew.briefing.tier, "template": crew.briefing.template, "capabilities": crew.briefing.capabilities,
         });
         let mut command = Command::new(&crew.program);
         command.arg(WORKER_MODE).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());

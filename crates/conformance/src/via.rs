@@ -14,7 +14,7 @@ use saggar_domain::{Code, Draft, NetworkMode, Problem, Tier, User};
 
 use crate::case::{Case, cases, select};
 use crate::enact::{is_done, members};
-use crate::expect::{AttemptOutcome, Expectation, Observation};
+use crate::expect::{AttemptOutcome, Expectation, Observation, Setting};
 use crate::fixture::{PrivateDirectory, Workspace, place_attacker, random_name};
 use crate::outside::{CANARY_NAMES, Outside, Secrets};
 use crate::report::{CaseResult, Verdict};
@@ -120,7 +120,7 @@ fn can_break(expectation: &Expectation, is_checked: bool) -> bool {
 fn is_breach(expectation: &Expectation, observation: &Observation) -> bool {
     match observation.outcome {
         AttemptOutcome::Allowed | AttemptOutcome::Broken => {
-            !expectation.of(observation, true).accepts_kind(observation.outcome)
+            !expectation.of(observation, Setting::USUAL).accepts_kind(observation.outcome)
         }
         AttemptOutcome::Refused | AttemptOutcome::Absent | AttemptOutcome::Held | AttemptOutcome::Killed => false,
     }
@@ -167,7 +167,7 @@ impl Round<'_> {
         };
         let Some(expectation) = self.case.expect.get(&Tier::Namespace) else { return seen };
         for observation in members(&output.stdout) {
-            let accepted = expectation.of(&observation, true);
+            let accepted = expectation.of(&observation, Setting::USUAL);
             if is_breach(expectation, &observation) {
                 seen.reasons.push(format!("{}: observed {observation}, expected {accepted}", observation.member));
             }

@@ -30,7 +30,6 @@ pub(crate) struct Briefing {
     pub(crate) private: PathBuf,
     pub(crate) canary: String,
     pub(crate) tier: Tier,
-    #[serde(default)]
     pub(crate) template: Option<TemplateName>,
     pub(crate) capabilities: serde_json::Value,
 }
