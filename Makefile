@@ -61,7 +61,7 @@ test: lint ## everything a change must pass
 	@echo "==> tests"
 	@cargo nextest run --locked --workspace
 	@echo "==> a minute of fuzzing"
-	@SAGGAR_FUZZ_SECONDS=60 cargo nextest run --locked --package saggar-egress -E 'test(under_fuzzing)'
+	@SAGGAR_FUZZ_SECONDS=60 cargo nextest run --locked --package saggar-egress --package saggar-image -E 'test(under_fuzzing)'
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
 	@$(MAKE) --no-print-directory test-e2b
 	@$(MAKE) --no-print-directory test-clients CLIENT_FLAGS=--smoke

@@ -2,6 +2,8 @@
 
 mod attributes;
 mod entry_path;
+#[cfg(test)]
+mod fuzz;
 mod tree_digest;
 mod unpack;
 mod whiteout;
