@@ -7,11 +7,14 @@ use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
 use super::Bytes;
+use crate::failure::refused;
 
 const GZIP: &[u8] = &[0x1f, 0x8b];
 const ZSTD: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 /// Frames that carry no data, with which an archive may begin.
 const ZSTD_SKIPPED: &[u8] = &[0x2a, 0x4d, 0x18];
+/// A frame without data.
+const ZSTD_EMPTY: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd, 0x20, 0, 1, 0, 0];
 const BUFFER: usize = 64 << 10;
 
 type Input = BufReader<Chain<Cursor<Vec<u8>>, Bytes>>;
@@ -32,7 +35,7 @@ impl Decompressed {
         let input = BufReader::with_capacity(BUFFER, Cursor::new(start).chain(blob));
         Ok(match (is_gzip, is_zstd) {
             (true, _) => Self::Gzip(Box::new(MultiGzDecoder::new(input))),
-            (_, true) => Self::Zstd(Box::new(Frames { input, decoder: FrameDecoder::new(), is_open: false })),
+            (_, true) => Self::Zstd(Box::new(Frames::new(input)?)),
             _ => Self::Plain(input),
         })
     }
@@ -87,6 +90,14 @@ impl Read for Frames {
 }
 
 impl Frames {
+    fn new(input: Input) -> io::Result<Self> {
+        let mut decoder = FrameDecoder::new();
+        // The decoder bounds a frame's window, which it keeps in memory, but not that of its first frame. So the first
+        // one is ours.
+        decoder.init(ZSTD_EMPTY).map_err(io::Error::other)?;
+        Ok(Self { input, decoder, is_open: false })
+    }
+
     /// Begins the next frame that carries data; `false` at the end of the stream.
     fn begin(&mut self) -> io::Result<bool> {
         loop {
@@ -100,6 +111,12 @@ impl Frames {
                 }
                 Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
                     io::copy(&mut self.input.by_ref().take(u64::from(length)), &mut io::sink())?;
+                }
+                Err(FrameDecoderError::WindowSizeTooBig { requested }) => {
+                    return Err(io::Error::other(refused(
+                        format!("its zstd data needs a window of {requested} bytes; the maximum is 100 MiB"),
+                        "compress the layer anew with a smaller window, without --long or --ultra",
+                    )));
                 }
                 Err(error) => return Err(io::Error::other(error)),
             }

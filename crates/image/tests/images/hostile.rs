@@ -152,6 +152,18 @@ fn bombs_stop_at_their_bounds() {
     let junk = [Tar::new().end(), vec![0; 2 << 20]].concat();
     let trailing = Image { layers: vec![Layer { blob: gzip(&junk), archive: junk }], ..Image::new([]) };
     check_image("zeroes after the end", &trailing, small, "larger than 1M");
+    // Every frame counts, the first one too. Before the window is full, a decoder gives out nothing.
+    for (name, frames) in [("window", vec![windowed(18)]), ("second window", vec![windowed(0), windowed(18)])] {
+        let layer = Layer { blob: frames.concat(), archive: Vec::new() };
+        let image = Image { layers: vec![layer], ..Image::new([]) };
+        check_image(name, &image, small, "needs a window of 268435456 bytes");
+    }
+}
+
+/// A zstd frame with a window of 1 KiB times a power of two, and one block of 128 zeroes.
+fn windowed(exponent: u8) -> Vec<u8> {
+    let block = (128_u32 << 3) | (1 << 1) | 1;
+    [&[0x28, 0xb5, 0x2f, 0xfd, 0, exponent << 3][..], &block.to_le_bytes()[..3], &[0]].concat()
 }
 
 #[test]
