@@ -357,8 +357,14 @@ fn the_process_has_cgroups_and_a_user_of_its_own_and_they_are_removed_after_it()
         server.stop();
         kill_now(process);
         eventually("it is gone", || !Path::new(&format!("/proc/{process}")).exists());
+        let left = || -> Vec<&String> { paths.iter().filter(|path| Path::new(path).exists()).collect() };
+        let socket = server.data().join("egress.sock");
+        assert!(!is_root || (!left().is_empty() && socket.exists()), "a dead process removes nothing");
+        // Any command that looks for leftovers removes them, also without a server.
+        let doctor =
+            Command::new(env!("CARGO_BIN_EXE_saggar")).arg("doctor").arg("--data-dir").arg(server.data()).output();
+        assert!(doctor.expect("the binary was built").status.success());
+        assert!(left().is_empty() && !socket.exists(), "{:?}", left());
         server.begin();
-        let left: Vec<&String> = paths.iter().filter(|path| Path::new(path).exists()).collect();
-        assert!(left.is_empty(), "{left:?}");
     });
 }

@@ -15,7 +15,7 @@ use saggar_domain::{Code, HostPath, SandboxId};
 
 use crate::changes::{forget_orphans, forget_pending};
 use crate::data::DataDirectory;
-use crate::egress::ChildCgroups;
+use crate::egress::{ChildCgroups, EgressPlace};
 use crate::git::remove_new_links;
 use crate::holdback::hold_back_within;
 use crate::host_tree::HostTree;
@@ -39,6 +39,10 @@ pub struct Leftover {
 pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
     let records = data.sandboxes();
     data.remove_dead_trials();
+    // An egress service ends by itself when its server is gone, and can remove neither its name nor its cgroups.
+    if let Ok(place) = EgressPlace::open(data.path()) {
+        place.sweep();
+    }
     // Listed before the records: a record is created before its socket, so a socket without a record belongs to a
     // finished one.
     let sockets = data.open_part("control").map(|directory| (entries(directory.as_fd()), directory));

@@ -96,7 +96,9 @@ impl EgressPlace {
 
     /// Removes what ended services left: names that nothing listens on, and empty cgroups. If one is being started, the next call does it.
     pub fn sweep(&self) {
-        let Ok(file) = self.lock_file() else { return };
+        // Whoever starts a service makes the lock first, so without one there was none.
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let Ok(file) = openat(&self.directory, LOCK, flags, Mode::empty()) else { return };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             return;
         }
