@@ -7,6 +7,7 @@
 //! of its own, signals are 0 or go to its own children, and floods are bounded. An alarm makes it end by itself. As the
 //! host's root, in the host's own mount namespace, it attempts nothing: there is no boundary to test.
 
+mod credentials;
 mod descriptors;
 mod devices;
 mod files;
@@ -51,6 +52,7 @@ const FAMILIES: &[&[Attempt]] = &[
     network::ATTEMPTS,
     proxied::ATTEMPTS,
     proxied_limits::ATTEMPTS,
+    credentials::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
     pools::ATTEMPTS,
