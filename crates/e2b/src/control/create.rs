@@ -74,8 +74,9 @@ pub(super) async fn create(
     let whole: Value = body.read()?;
     let idempotency = idempotency(&headers, &whole)?;
     let asked: Asked = body.read()?;
-    let headers = asked.network.as_deref().map(Network::headers).transpose()?.unwrap_or_default();
+    let headers = asked.network.as_deref().map(Network::headers);
     let mut new = wanted(&server, asked)?;
+    let headers = headers.transpose()?.unwrap_or_default();
     let template = new.spec.template_name();
     new.spec.secrets = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
     let mut created = server.sandboxes.create(&allowed.permit, new.clone(), idempotency.clone()).await;

@@ -24,6 +24,8 @@ use super::words::unsupported;
 use crate::object::Object;
 use crate::state::Shared;
 
+/// What a reference to a secret or a token of E2B's service begins with.
+const REFERENCE: &str = "${e2b.";
 /// Everything, for both kinds of address.
 const EVERYTHING: [&str; 3] = ["0.0.0.0/0", "::/0", "*"];
 
@@ -148,6 +150,15 @@ impl Network {
                 .map(|(header, value)| (header.to_ascii_lowercase(), value))
                 .collect();
             for (header, value) in merged {
+                // Sent as it is, it would be worthless at best.
+                if value.reveal().contains(REFERENCE) {
+                    return Err(unsupported(
+                        format!(
+                            "a header for {shown:?} refers to a secret or a token of E2B's ({REFERENCE}…), and there are none here"
+                        ),
+                        "give the value itself: it is stored encrypted, and the sandbox never has it",
+                    ));
+                }
                 let value = SecretValue::parse(value.reveal()).map_err(|error| {
                     let header: String = header.chars().take(64).collect();
                     let message = format!("the header {header:?} for {shown:?}: {error}");
@@ -301,6 +312,7 @@ mod tests {
             json!({ "*": [transform(json!({ "x": "12345678" }))] }),
             json!({ "https://a.example": [transform(json!({ "x": "12345678" }))] }),
             json!({ "a.example": [transform(json!({ "x": "short" }))] }),
+            json!({ "a.example": [transform(json!({ "x": "Bearer ${e2b.secrets.openai}" }))] }),
             json!({ "a.example": [transform(json!({ "x": "12345678\r\ny: z" }))] }),
         ] {
             assert_eq!(headers(wrong.clone()), Err(()), "{wrong}");
