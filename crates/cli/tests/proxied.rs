@@ -58,6 +58,38 @@ fn an_allowed_host_answers_and_another_is_refused_with_rule_and_remedy() {
 }
 
 #[test]
+fn flags_limit_bytes_and_requests() {
+    for (flags, rule) in [
+        (["--net-requests-per-minute", "2"], "egress/requests-per-minute"),
+        (["--net-requests-per-minute-per-host", "2"], "egress/requests-per-minute-per-host"),
+        (["--net-bytes", "600"], "egress/bytes"),
+        (["--net-bytes-per-host", "600"], "egress/bytes-per-host"),
+    ] {
+        let place = Place::new();
+        let flags = [&["--allow", "good.test"][..], &flags].concat();
+        let done = run(&place, &flags, "for n in 1 2 3 4 5; do curl -sS http://good.test/$n; echo; done");
+        assert!(done.stdout.contains(&format!("rule: {rule}\n")), "{rule}: {done:?}");
+        assert!((1..5).contains(&seen(&place).len()), "{rule}: {:?}", seen(&place));
+    }
+}
+
+#[test]
+fn flags_limit_connections() {
+    let script = "import socket\nheld = []\nfor n in range(3):\n    s = socket.create_connection(('good.test', 80), 20)\n    \
+                  held.append(s)\n    s.sendall(b'GET / HTTP/1.1\\r\\nHost: good.test\\r\\n\\r\\n')\n    \
+                  try:\n        print(s.recv(12)[9:].decode() or 'closed')\n    \
+                  except ConnectionResetError:\n        print('closed')";
+    for (flag, expected) in
+        [("--net-connections", "200\n200\nclosed\n"), ("--net-connections-per-host", "200\n200\n429\n")]
+    {
+        let place = Place::new();
+        let done = run(&place, &["--allow", "good.test", flag, "2"], &format!("/usr/bin/python3 -c \"{script}\""));
+        assert_eq!(done.stdout, expected, "{flag}: {done:?}");
+        assert_eq!(seen(&place).len(), 2, "{flag}");
+    }
+}
+
+#[test]
 fn without_rules_everything_is_refused() {
     let place = Place::new();
     let done =

@@ -232,3 +232,38 @@ fn of_several_execs_each_decision_names_the_one_whose_process_has_the_connection
         assert_eq!(told, [(json!("/left"), left), (json!("/one"), one), (json!("/two"), two)]);
     });
 }
+
+#[test]
+fn what_is_beyond_a_limit_is_429_and_the_operators_maxima_hold() {
+    in_world("what_is_beyond_a_limit_is_429_and_the_operators_maxima_hold", || {
+        let server = Server::start_with(&["--egress-bytes-max", "1M", "--egress-connections-max", "64"]);
+        let limits = json!({ "requests_per_minute": 2 });
+        let asked = json!({ "network": "proxied", "egress": { "allow": ["good.test"], "limits": limits } });
+        let sandbox = server.sandbox_with(&asked);
+        let shown = json!({ "bytes": "1M", "connections": "64", "requests_per_minute": "2" });
+        assert_eq!(server.get(&sandbox).expect(200)["egress"]["limits"], shown);
+        let statuses = ["1", "2", "3"].map(|path| status_of(&server, &sandbox, &format!("http://good.test/{path}")));
+        assert_eq!(statuses, ["200", "200", "429"]);
+        assert_eq!(seen(), ["GET /1 at 203.0.113.10", "GET /2 at 203.0.113.10"]);
+        let told = server.sh(&sandbox, "curl -sS http://good.test/4");
+        let denials = told["denials"].as_array().expect("a list");
+        assert!(denials.iter().any(|denial| denial["rule"] == "egress/requests-per-minute"), "{told}");
+        assert!(told["stdout"].as_str().expect("text").contains("--net-requests-per-minute"), "{told}");
+        // Replaced with the rules, while it runs.
+        let changed = set(&server, &sandbox, &json!({ "allow": ["good.test"] })).expect(200);
+        assert_eq!(changed["egress"]["limits"], json!({ "bytes": "1M", "connections": "64" }));
+        assert_eq!(status_of(&server, &sandbox, "http://good.test/5"), "200");
+        let (code, text) =
+            net(&server, &["set", id_of(&sandbox), "--allow", "good.test", "--net-bytes-per-host", "10K"]);
+        assert!(code == 0 && text.contains("limit    bytes_per_host 10K"), "{text}");
+        // More than a maximum is refused, wherever it is asked for.
+        let more = json!({ "allow": ["good.test"], "limits": { "bytes": "2M" } });
+        for refused in [
+            set(&server, &sandbox, &more),
+            server.post("/api/v1/sandboxes", &json!({ "network": "proxied", "egress": more })),
+        ] {
+            let problem = refused.problem(400, "invalid_value");
+            assert!(problem["help"].as_str().expect("text").contains("egress_bytes_max"), "{problem}");
+        }
+    });
+}
