@@ -55,6 +55,7 @@ const NAMES: &[&str] = &[
 ];
 const TARGETS: &[&str] =
     &["a", "b", "a/b", "l", "l/canary", "..", "../canary", "../..", "/", "/etc/passwd", "", ".", "l/../canary"];
+const OUTSIDE: &[&str] = &["..", "../..", "../canary"];
 const FLAGS: &[u8] = b"000000055552222111167SxLKg34Z\0";
 
 impl crate::tar::Input for Cursor<Vec<u8>> {}
@@ -116,6 +117,10 @@ fn outside(directory: &Path) -> BTreeMap<String, String> {
 
 fn archive(random: &mut Random) -> Vec<u8> {
     let mut tar = Tar::new();
+    // Often with a link that leads outside, for the entries after it.
+    if random.below(3) == 0 {
+        tar = tar.link("l", random.pick(OUTSIDE));
+    }
     for _ in 0..=random.below(6) {
         let mut head = Head::new(random.pick(NAMES), random.pick(FLAGS));
         head.link = random.pick(TARGETS).as_bytes();
