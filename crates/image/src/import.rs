@@ -38,8 +38,10 @@ pub struct Imported {
     pub dropped: Dropped,
     /// Where the name led before, if elsewhere.
     pub replaced: Option<TemplateId>,
-    /// What was removed of earlier imports; `None` if another import is in progress.
+    /// What was removed of earlier imports; `None` if another import is in progress, or if it failed.
     pub collected: Option<Collected>,
+    /// Why nothing could be removed of earlier imports. The import itself doesn't depend on it.
+    pub not_collected: Option<Problem>,
 }
 
 /// How far an import is.
@@ -61,7 +63,10 @@ pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progres
         ));
     }
     let image = FoundImage::open(&request.source, request.image.as_deref(), &request.registry)?;
-    let collected = store.collect()?;
+    let (collected, not_collected) = match store.collect() {
+        Ok(collected) => (collected, None),
+        Err(problem) => (None, Some(problem)),
+    };
     let import = store.begin()?;
     let mut budget = Budget::new(request.limits);
     let mut entries = Vec::with_capacity(image.layers.len());
@@ -98,7 +103,7 @@ pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progres
     let manifest = Manifest::new(entries, config.defaults, described)
         .map_err(|why| refused(format!("the image can't be a template: {why}"), "build the image anew"))?;
     let replaced = import.commit(&new, &manifest, &request.name, request.now)?;
-    Ok(Imported { id: manifest.id(), manifest, shared_layers, dropped, replaced, collected })
+    Ok(Imported { id: manifest.id(), manifest, shared_layers, dropped, replaced, collected, not_collected })
 }
 
 fn write_layer(

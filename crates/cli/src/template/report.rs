@@ -18,7 +18,7 @@ pub(super) fn object(mut fields: Value) -> String {
 }
 
 pub(super) fn imported(name: &TemplateName, imported: &Imported) -> Done {
-    let Imported { id, manifest, shared_layers, dropped, replaced, collected } = imported;
+    let Imported { id, manifest, shared_layers, dropped, replaced, collected, not_collected } = imported;
     let mut text = format!("imported {name}: {id}\n  {}", sizes(manifest));
     if *shared_layers > 0 {
         text.push_str(&format!(", {shared_layers} already stored"));
@@ -33,9 +33,12 @@ pub(super) fn imported(name: &TemplateName, imported: &Imported) -> Done {
     if let Some(collected) = collected.filter(|collected| !collected.is_empty()) {
         text.push_str(&format!("  {}\n", self::collected(collected)));
     }
+    if let Some(Problem { message, help, .. }) = not_collected {
+        text.push_str(&format!("  nothing was removed of earlier imports: {message}\n  help: {help}\n"));
+    }
     let fields = json!({
         "name": name, "id": id, "manifest": manifest, "shared_layers": shared_layers, "dropped": dropped,
-        "replaced": replaced, "collected": collected,
+        "replaced": replaced, "collected": collected, "not_collected": not_collected,
     });
     Done::new(text, fields)
 }

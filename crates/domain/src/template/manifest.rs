@@ -27,7 +27,14 @@ pub struct Manifest {
 
 impl Manifest {
     pub fn new(layers: Vec<LayerEntry>, defaults: Defaults, image: Image) -> Result<Self, String> {
-        Self { schema: SCHEMA.to_owned(), layers, defaults, image }.check()
+        let manifest = Self { schema: SCHEMA.to_owned(), layers, defaults, image }.check()?;
+        // Nobody could read it again.
+        match manifest.document().len() as u64 {
+            bytes if bytes > MANIFEST_BYTES_MAX => {
+                Err(format!("its manifest would have {bytes} bytes; the maximum is {MANIFEST_BYTES_MAX}"))
+            }
+            _ => Ok(manifest),
+        }
     }
 
     /// Reads a document, which must be the one that the id names.

@@ -3,8 +3,11 @@
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
+use saggar_domain::TemplateName;
+use saggar_image::{Request, Source};
+
 use crate::image::Image;
-use crate::place::{Place, demo, is_root};
+use crate::place::{Place, demo, is_root, request};
 use crate::tar::{Head, Tar};
 
 fn archive() -> Vec<u8> {
@@ -121,6 +124,13 @@ fn damaged_and_missing_documents_are_found_and_refused_by_name() {
     // What a damaged manifest needs isn't known, so nothing is removed.
     assert!(place.store().collect().is_err());
     assert!(layer.exists());
+    // An import of another image says so, and goes on.
+    let source = place.path("other.tar");
+    std::fs::write(&source, Image::new([Tar::new().file("a", b"other").end()]).saved()).unwrap();
+    let name = TemplateName::parse("other").unwrap();
+    let other = place.request(Request { name: name.clone(), ..request(Source::Files(source)) }).unwrap();
+    assert!(other.not_collected.unwrap().message.contains(imported.id.as_str()));
+    assert!(layer.exists() && place.store().templates().find(&name).is_ok());
     std::fs::remove_file(&manifest).unwrap();
     assert!(find().contains("doesn't exist"), "{}", find());
     assert_eq!(findings(), 1);

@@ -132,6 +132,21 @@ fn documents_that_make_no_sense_are_refused() {
     }
 }
 
+/// The longest configuration, and more layers in the manifest than it can take.
+#[test]
+fn a_manifest_that_could_not_be_read_again_is_refused() {
+    const DOCUMENT_BYTES_MAX: usize = 4 << 20;
+    let mut image = Image::new(vec![Tar::new().file("a", b"first").end(); 127]);
+    image.defaults["Labels"]["rest"] = json!("");
+    for number in 0..32 {
+        image.defaults["Labels"][number.to_string()] = json!("x".repeat(129_000));
+    }
+    let rest = DOCUMENT_BYTES_MAX - image.config().to_string().len();
+    image.defaults["Labels"]["rest"] = json!("x".repeat(rest));
+    assert_eq!(image.config().to_string().len(), DOCUMENT_BYTES_MAX);
+    check_refused("manifest", &image.parts(), "its manifest would have");
+}
+
 #[test]
 fn an_index_that_leads_to_indexes_forever_is_refused() {
     let place = Place::new();
