@@ -60,6 +60,14 @@ pub struct NetworkDecision {
     pub bytes_down: u64,
     /// Its duration in milliseconds.
     pub duration_ms: u64,
+    /// How many decisions it stands for: more than one if they came too fast to be recorded one by one. Then bytes are sums, and what
+    /// they don't have in common is left out.
+    #[serde(default = "once")]
+    pub times: u64,
+}
+
+fn once() -> u64 {
+    1
 }
 
 impl NetworkDecision {
@@ -80,6 +88,7 @@ impl NetworkDecision {
             bytes_down,
             duration_ms,
             connection: _,
+            times,
         } = decision;
         Self {
             exec_id,
@@ -97,6 +106,7 @@ impl NetworkDecision {
             bytes_up,
             bytes_down,
             duration_ms,
+            times,
         }
     }
 }
@@ -118,6 +128,7 @@ impl From<NetworkDecision> for NetDecision {
             bytes_down: shown.bytes_down,
             duration_ms: shown.duration_ms,
             connection: None,
+            times: shown.times,
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Decisions on their way to the supervisor, in the order in which they were made. A connection is announced in the same order, before
 //! any decision about it.
 //!
-//! A slow supervisor never holds up traffic: what the queue can't take is counted. Allowed and denied decisions have a
+//! A slow supervisor never holds up traffic: what the queue can't take is summed up by host. Allowed and denied decisions have a
 //! bound each, because a sandbox can provoke refusals at will: they must not crowd out what was allowed.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use saggar_domain::net::{NetDecision, Verdict};
+use saggar_domain::net::{Flood, NetDecision, Summed, Verdict};
 use saggar_supervisor::egress::{Connected, FromEgress};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -15,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 #[derive(Debug)]
 pub struct Decisions {
     queue: mpsc::Receiver<Waiting>,
-    dropped: Arc<AtomicU64>,
+    flood: Arc<Mutex<Flood>>,
 }
 
 #[derive(Clone, Debug)]
@@ -25,7 +24,7 @@ pub(crate) struct Outbox {
     allowed: Arc<Semaphore>,
     denied: Arc<Semaphore>,
     connected: Arc<Semaphore>,
-    dropped: Arc<AtomicU64>,
+    flood: Arc<Mutex<Flood>>,
 }
 
 #[derive(Debug)]
@@ -45,10 +44,10 @@ pub(crate) fn queue(capacity: usize) -> (Outbox, Decisions) {
     let capacity = capacity.max(1);
     let (sender, receiver) = mpsc::channel(3 * capacity);
     let places = || Arc::new(Semaphore::new(capacity));
-    let dropped = Arc::new(AtomicU64::new(0));
+    let flood = Arc::<Mutex<Flood>>::default();
     let (allowed, denied, connected) = (places(), places(), places());
-    let outbox = Outbox { queue: sender, allowed, denied, connected, dropped: Arc::clone(&dropped) };
-    (outbox, Decisions { queue: receiver, dropped })
+    let outbox = Outbox { queue: sender, allowed, denied, connected, flood: Arc::clone(&flood) };
+    (outbox, Decisions { queue: receiver, flood })
 }
 
 impl Outbox {
@@ -57,19 +56,22 @@ impl Outbox {
             Verdict::Allowed => &self.allowed,
             Verdict::Denied => &self.denied,
         };
-        if !self.put(places, Message::Decision(Box::new(decision))) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        match Arc::clone(places).try_acquire_owned() {
+            Ok(place) => self.put(place, Message::Decision(Box::new(decision))),
+            Err(_) => self.flood.lock().unwrap_or_else(PoisonError::into_inner).add(decision),
         }
     }
 
     /// Announces a connection. If there is no room, its exec stays unknown.
     pub fn announce(&self, connected: Connected) {
-        self.put(&self.connected, Message::Connected(connected));
+        if let Ok(place) = Arc::clone(&self.connected).try_acquire_owned() {
+            self.put(place, Message::Connected(connected));
+        }
     }
 
-    fn put(&self, places: &Arc<Semaphore>, message: Message) -> bool {
-        let place = Arc::clone(places).try_acquire_owned();
-        place.is_ok_and(|place| self.queue.try_send(Waiting { message, _place: place }).is_ok())
+    /// It fails only if nobody listens any more.
+    fn put(&self, place: OwnedSemaphorePermit, message: Message) {
+        drop(self.queue.try_send(Waiting { message, _place: place }));
     }
 }
 
@@ -100,8 +102,8 @@ impl Decisions {
         }
     }
 
-    /// How many were dropped since the last call.
-    pub fn take_dropped(&self) -> u64 {
-        self.dropped.swap(0, Ordering::Relaxed)
+    /// Sums of what the queue couldn't take since the last call.
+    pub fn take_flood(&self) -> Summed {
+        self.flood.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -26,7 +26,7 @@ pub struct Limits {
     pub secrets_time: Duration,
     /// Without a byte in either direction, while a request or a tunnel is open.
     pub idle_time: Duration,
-    /// Allowed decisions that wait for the supervisor, and as many denied ones. Those beyond are counted and dropped.
+    /// Allowed decisions that wait for the supervisor, and as many denied ones. Those beyond are summed up by host.
     pub decisions: usize,
     pub recording: RecordingLimits,
 }

@@ -217,6 +217,7 @@ impl Drop for Record {
             bytes_down: self.down.load(Ordering::Relaxed),
             duration_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             connection: self.link.connection(),
+            times: 1,
         });
         // After the decision was sent.
         if is_refusing {

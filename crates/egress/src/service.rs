@@ -93,7 +93,7 @@ async fn serve(
     sessions: &Sessions,
 ) -> Result<(), Problem> {
     let sandbox = open.sandbox_id.clone();
-    let accepted = Accepted::begin(open, files, setting)?;
+    let accepted = Accepted::begin(open, files, setting).await?;
     let _entry = sessions.enter(sandbox, &accepted.controls).ok_or_else(retired)?;
     serve_opened(control, accepted).await
 }

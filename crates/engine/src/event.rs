@@ -3,6 +3,7 @@
 //! Events are readable forever: a new field has a default, no field is renamed, and none changes its meaning.
 //! `journals/` has a golden journal of every version, and a test that reads them.
 
+use saggar_domain::net::NetDecision;
 use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -98,11 +99,17 @@ pub enum Event {
         step: u64,
         /// Why it can't be determined.
         reason: String,
+        /// What the attempt asked of the network, as far as we made its connections.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        network: Vec<NetDecision>,
         at: Timestamp,
     },
     /// The executor is being asked whether the effect was done.
     StepProbed {
         step: u64,
+        /// As in `StepUnknown`.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        network: Vec<NetDecision>,
         at: Timestamp,
     },
     /// An effect must be redone but the run is paused: it is redone when the run is resumed.

@@ -1,6 +1,7 @@
 //! Inputs: requests and reports to a run. Everything from outside the run enters here.
 
 use saggar_domain::RunId;
+use saggar_domain::net::NetDecision;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
@@ -97,6 +98,8 @@ pub enum Report {
     /// It can't be determined whether the effect was done.
     Unknown {
         reason: String,
+        /// What the attempt asked of the network, as far as we made its connections.
+        network: Vec<NetDecision>,
     },
     /// The probe says that the effect was never done.
     NeverDone,
@@ -109,6 +112,21 @@ pub struct EffectFailure {
     pub message: String,
     /// Whether a retry may help.
     pub is_passing: bool,
+    /// What the attempt asked of the network, as far as we made its connections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub network: Vec<NetDecision>,
+}
+
+impl Report {
+    pub fn unknown(reason: impl Into<String>) -> Self {
+        Self::Unknown { reason: reason.into(), network: Vec::new() }
+    }
+}
+
+impl EffectFailure {
+    pub fn new(code: impl Into<String>, message: impl Into<String>, is_passing: bool) -> Self {
+        Self { code: code.into(), message: message.into(), is_passing, network: Vec::new() }
+    }
 }
 
 /// A message to a run.

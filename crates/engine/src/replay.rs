@@ -118,9 +118,13 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             reported(report, chance_of(run, *at, *retry_at)?)
         }
         Event::StepDelayed { reason, .. } => reported(Report::Delayed { reason: reason.clone() }, 0),
-        Event::StepUnknown { reason, .. } => reported(Report::Unknown { reason: reason.clone() }, 0),
+        Event::StepUnknown { reason, network, .. } => {
+            reported(Report::Unknown { reason: reason.clone(), network: network.clone() }, 0)
+        }
         Event::StepInterrupted { .. } => reported(Report::NeverDone, 0),
-        Event::StepProbed { .. } => reported(Report::Unknown { reason: String::new() }, 0),
+        Event::StepProbed { network, .. } => {
+            reported(Report::Unknown { reason: String::new(), network: network.clone() }, 0)
+        }
         // If a fork cut off the final event, any input that abandons a step fits.
         Event::StepAbandoned { .. } => Some(second.and_then(finish_input).unwrap_or(Input::Cancel)),
         Event::RunFinished { .. } => finish_input(first),

@@ -18,7 +18,7 @@ fn names(events: &[Event]) -> Vec<&'static str> {
 }
 
 fn failed(micros: u64) -> Report {
-    let failure = EffectFailure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing: true };
+    let failure = EffectFailure::new("broken", "it broke", true);
     Report::Failed { failure, usage: Usage { tokens: 0, micros } }
 }
 

@@ -16,7 +16,7 @@ fn names(events: &[Event]) -> Vec<&'static str> {
 }
 
 fn failure(is_passing: bool) -> Report {
-    let failure = EffectFailure { code: "broken".to_owned(), message: "it broke".to_owned(), is_passing };
+    let failure = EffectFailure::new("broken", "it broke", is_passing);
     Report::Failed { failure, usage: Usage::default() }
 }
 
@@ -82,7 +82,7 @@ fn a_probe_finds_it_done_never_done_or_parks() {
         (names(&events), driven.run.status())
     };
     assert_eq!(lost(Report::NeverDone), (vec!["step_intended"], RunStatus::Running));
-    let unknown = Report::Unknown { reason: "gone".to_owned() };
+    let unknown = Report::unknown("gone");
     assert_eq!(lost(unknown), (vec!["step_unknown"], RunStatus::Parked { step: 2 }));
     let done =
         Report::Returned { result: saggar_engine::ToolResult::new(Body::text("was done"), false), snapshot: None };
@@ -371,7 +371,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                     let is_model = matches!(open.effect, Effect::CallModel { .. });
                     let report = match (kind, is_model) {
                         (7, _) => failure(chance(2) == 0),
-                        (8, _) => Report::Unknown { reason: "lost".to_owned() },
+                        (8, _) => Report::unknown("lost"),
                         (9, _) => Report::NeverDone,
                         (10, _) if chance(2) == 0 => Report::Delayed { reason: "no room".to_owned() },
                         (_, true) => {
@@ -442,7 +442,7 @@ fn a_step_keeps_its_place_in_the_queue_for_room_through_all_of_its_attempts() {
     let begun = driven.now;
     driven.report(Report::Delayed { reason: "no room".to_owned() }).unwrap();
     driven.pass(Duration::from_secs(30));
-    let failure = EffectFailure { code: "passing".to_owned(), message: "not now".to_owned(), is_passing: true };
+    let failure = EffectFailure::new("passing", "not now", true);
     assert_eq!(names(&driven.report(Report::Failed { failure, usage: Usage::default() }).unwrap()), ["step_failed"]);
     assert_eq!(names(&driven.pass(Duration::from_secs(3600))), ["step_intended"]);
     let open = driven.run.open_step().unwrap();

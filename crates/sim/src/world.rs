@@ -343,8 +343,8 @@ impl Session for SimSession {
         world.note(format!("worker {worker}: begins {key}, attempt {}, {fate:?}", task.attempt));
         *world.lock().in_transit.entry(key.clone()).or_default() += 1;
         let (reply, answer) = oneshot::channel();
-        let failure = |code: &str| EffectFailure { code: code.to_owned(), message: String::new(), is_passing: true };
-        let unknown = || Report::Unknown { reason: "the answer was lost".to_owned() };
+        let failure = |code: &str| EffectFailure::new(code, String::new(), true);
+        let unknown = || Report::unknown("the answer was lost");
         tokio::spawn(async move {
             sleep(there).await;
             let report = match fate {

@@ -22,6 +22,7 @@ pub const TRAFFIC_HOSTS_MAX: u64 = 256;
 const OTHERS: &str = "others";
 /// The most that one decision adds to a sum, so that no sum overflows.
 const BYTES_MAX: u64 = 1 << 48;
+const TIMES_MAX: u64 = 1 << 40;
 
 const INSERT: &str = "
     INSERT INTO decision (sandbox_id, seq, at, verdict, body_json) VALUES (?1, ?2, ?3, ?4, ?5)
@@ -89,13 +90,14 @@ pub(crate) fn append(connection: &Connection, sandbox: &SandboxId, decisions: &[
 fn add(connection: &Connection, sandbox: &SandboxId, decision: &NetDecision) -> Result<(), Error> {
     let is_allowed = decision.verdict == Verdict::Allowed;
     let bytes = |count: u64| column::count(count.min(BYTES_MAX));
+    let times = |is_meant: bool| column::count(if is_meant { decision.times.min(TIMES_MAX) } else { 0 });
     let sum = |sql: &'static str, host: &str, port: u16| {
         let params = rusqlite::params![
             sandbox.as_str(),
             host,
             port,
-            i64::from(is_allowed),
-            i64::from(!is_allowed),
+            times(is_allowed),
+            times(!is_allowed),
             bytes(decision.bytes_up),
             bytes(decision.bytes_down),
         ];

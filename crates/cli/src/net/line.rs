@@ -38,6 +38,10 @@ pub(crate) fn decision_text(decision: &NetDecision) -> String {
             format!("{up} up, {down} down, {} ms ({})", decision.duration_ms, decision.rule)
         }
     };
+    let times = match decision.times {
+        1 => String::new(),
+        times => format!(" {times} times, too fast to be recorded one by one"),
+    };
     let NetDecision { host, port, verdict, .. } = decision;
-    format!("{:<7} {host}:{port}{request}: {about}", verdict.as_str())
+    format!("{:<7} {host}:{port}{request}{times}: {about}", verdict.as_str())
 }

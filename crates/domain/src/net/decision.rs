@@ -47,6 +47,17 @@ pub struct NetDecision {
     /// stored nor shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connection: Option<u64>,
+    /// How many decisions this one stands for: more than one if they came too fast to be recorded one by one.
+    #[serde(default = "once", skip_serializing_if = "is_once")]
+    pub times: u64,
+}
+
+fn once() -> u64 {
+    1
+}
+
+fn is_once(times: &u64) -> bool {
+    *times == 1
 }
 
 choice!(
@@ -94,4 +105,17 @@ fn shown(text: &str, most: usize) -> String {
         }
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_program_chose_is_recorded_escaped_and_bounded_with_a_mark() {
+        assert_eq!((shown_method("M-SEARCH"), shown_path("/a b?c")), ("M-SEARCH".to_owned(), "/a\\u{20}b".to_owned()));
+        let (method, path) = (shown_method(&"X".repeat(20_000)), shown_path(&"/x".repeat(20_000)));
+        assert!(method.len() <= METHOD_SHOWN_MAX + '…'.len_utf8() && method.ends_with("X…"), "{method}");
+        assert!(path.len() <= PATH_SHOWN_MAX + '…'.len_utf8() && path.ends_with('…'), "{path}");
+    }
 }

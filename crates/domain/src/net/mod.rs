@@ -9,6 +9,7 @@ mod address;
 mod authority;
 mod bound;
 mod decision;
+mod flood;
 mod host;
 mod limits;
 mod method;
@@ -27,6 +28,7 @@ pub use address::{AddressClass, FAKE_V4, FAKE_V6, Range, RangeError, SELF_TEST_N
 pub use authority::{Destination, parse_authority};
 pub(crate) use bound::check_bound;
 pub use decision::{NetDecision, Protocol, Verdict, shown_method, shown_path};
+pub use flood::{Flood, Summed};
 pub use host::{Host, HostError, HostName};
 pub use limits::{CONNECTIONS, CONNECTIONS_PER_HOST, EgressLimits, EgressMaxima};
 pub use refusal::{Refusal, RuleRef};

@@ -28,7 +28,7 @@ impl HostTraffic {
             Verdict::Allowed => &mut self.allowed,
             Verdict::Denied => &mut self.denied,
         };
-        *count = count.saturating_add(1);
+        *count = count.saturating_add(decision.times);
         self.bytes_up = self.bytes_up.saturating_add(decision.bytes_up);
         self.bytes_down = self.bytes_down.saturating_add(decision.bytes_down);
     }

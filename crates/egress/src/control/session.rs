@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::Problem;
+use saggar_domain::net::Summed;
 use saggar_jail::original_destination;
 use saggar_supervisor::egress::{DESCRIPTORS_MAX, FromEgress, GateCounts, Open, ToEgress};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -31,7 +32,7 @@ pub async fn converse(control: Control, setting: &Setting) {
     let served = async {
         match control.receive().await.map_err(broken)? {
             Incoming::Message(ToEgress::Open(open), files) => {
-                let accepted = Accepted::begin(*open, files, setting)?;
+                let accepted = Accepted::begin(*open, files, setting).await?;
                 serve_opened(&control, accepted).await
             }
             Incoming::Message(..) => Err(misused("a session begins with `open`")),
@@ -54,9 +55,16 @@ pub(crate) struct Accepted {
 
 impl Accepted {
     /// `files` have the secrets.
-    pub fn begin(open: Open, files: Vec<OwnedFd>, setting: &Setting) -> Result<Self, Problem> {
+    pub async fn begin(open: Open, files: Vec<OwnedFd>, setting: &Setting) -> Result<Self, Problem> {
         check_version(open.v)?;
-        let grants = file::grants(&open.secrets, &open.placeholders, files)?;
+        let (names, known) = (open.secrets.clone(), open.placeholders.clone());
+        let grants = match names.is_empty() {
+            true => Vec::new(),
+            false => {
+                let read = move || file::grants(&names, &known, files);
+                tokio::task::spawn_blocking(read).await.map_err(broken)??
+            }
+        };
         let placeholders = grants.iter().map(|grant| grant.placeholder.clone()).collect();
         let setup = Setup {
             rules: rules(open.egress.clone(), &open.upstream.own)?,
@@ -94,7 +102,7 @@ pub(crate) async fn serve_opened(control: &Control, accepted: Accepted) -> Resul
                 return;
             }
         }
-        tell_dropped(control, &decisions).await;
+        tell_flood(control, &decisions).await;
     };
     // A connection that takes longer is not reported.
     let _ = timeout(LAST_DECISIONS, rest).await;
@@ -120,7 +128,7 @@ async fn attend(
                         FromEgress::Ruled {}
                     }
                     Incoming::Message(ToEgress::Record {}, files) => tape::record(&session, files)?,
-                    Incoming::Message(ToEgress::Replay {}, files) => tape::replay(&session, files)?,
+                    Incoming::Message(ToEgress::Replay {}, files) => tape::replay(&session, files).await?,
                     Incoming::Message(ToEgress::Settle {}, _) => {
                         settle(control, controls, decisions).await?;
                         FromEgress::Settled {}
@@ -147,7 +155,7 @@ async fn attend(
             Some(notice) = session.notice() => control.send(&notice).await.map_err(broken)?,
             Some(message) = decisions.next_message() => {
                 control.send(&message).await.map_err(broken)?;
-                tell_dropped(control, decisions).await;
+                tell_flood(control, decisions).await;
             }
         }
     }
@@ -168,11 +176,16 @@ async fn settle(control: &Control, controls: &Controls, decisions: &mut Decision
     }
 }
 
-async fn tell_dropped(control: &Control, decisions: &Decisions) {
-    let count = decisions.take_dropped();
-    if count > 0 {
-        // If this fails, the next message fails too.
-        let _ = control.send(&FromEgress::Dropped { decisions: count }).await;
+/// If a message fails here, the next one fails too.
+async fn tell_flood(control: &Control, decisions: &Decisions) {
+    let Summed { decisions, further } = decisions.take_flood();
+    for decision in decisions {
+        // As said above.
+        let _ = control.send(&FromEgress::Decision(Box::new(decision))).await;
+    }
+    if further > 0 {
+        // As said above.
+        let _ = control.send(&FromEgress::Dropped { decisions: further }).await;
     }
 }
 

@@ -20,8 +20,11 @@ pub(super) fn record(session: &Session, files: Vec<OwnedFd>) -> Result<FromEgres
     Ok(FromEgress::Recording {})
 }
 
-pub(super) fn replay(session: &Session, files: Vec<OwnedFd>) -> Result<FromEgress, Problem> {
-    let library = Library::load(only(files)?).map_err(|error| {
+pub(super) async fn replay(session: &Session, files: Vec<OwnedFd>) -> Result<FromEgress, Problem> {
+    let file = only(files)?;
+    // It may have a gigabyte.
+    let loaded = tokio::task::spawn_blocking(move || Library::load(file)).await.map_err(broken)?;
+    let library = loaded.map_err(|error| {
         Problem::new(
             Code::InvalidValue,
             format!("the recording can't be replayed: {error}"),

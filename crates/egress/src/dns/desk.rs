@@ -138,6 +138,7 @@ impl<S: Session> Desk<S> {
             bytes_down: 0,
             duration_ms: 0,
             connection: None,
+            times: 1,
         });
     }
 

@@ -54,6 +54,7 @@ impl Suspects {
             duration_ms: 0,
             connection: None,
             secrets: Vec::new(),
+            times: 1,
         })
     }
 }

@@ -153,3 +153,16 @@ fn every_refusal_is_in_the_documentation() {
     let missing: Vec<_> = codes.iter().filter(|code| !documentation.contains(code.as_str())).collect();
     assert!(missing.is_empty(), "docs/network.md lacks {missing:?}");
 }
+
+#[tokio::test]
+async fn a_method_without_end_is_refused_and_recorded_in_short() {
+    let world = World::new();
+    let mut sandbox = Sandbox::allowing(&world, &["good.test/**"]).await;
+    let long = request(&"X".repeat(20_000), "/", "good.test");
+    let answer = send1(&mut https1(&sandbox, "good.test").await, long).await;
+    assert_eq!(answer.rule(), "egress/method");
+    let decision = sandbox.decision().await;
+    let method = decision.method.unwrap();
+    assert!(method.len() < 100 && method.ends_with("X…"), "{method}");
+    assert!(decision.reason.is_some_and(|reason| reason.len() < 200));
+}

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use saggar_domain::net::{EgressDraft, HostName, NetDecision, Rules};
+use saggar_domain::net::{EgressDraft, HostName, NetDecision, Rules, Summed};
 use saggar_egress::decisions::Decisions;
 use saggar_egress::limits::Limits;
 use saggar_egress::names::Names;
@@ -111,7 +111,8 @@ impl Sandbox {
         rest
     }
 
-    pub fn dropped(&self) -> u64 {
-        self.decisions.take_dropped()
+    /// Sums of decisions that came too fast.
+    pub fn flood(&self) -> Summed {
+        self.decisions.take_flood()
     }
 }

@@ -144,7 +144,10 @@ impl Run {
             Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return Ok(events),
             Effect::CallModel { .. } | Effect::CallTool { .. } => {}
         }
-        let unknown = |reason: &str| Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
+        let unknown = |reason: &str| {
+            let network = Vec::new();
+            Event::StepUnknown { step: open.step, reason: reason.to_owned(), network, at: now }
+        };
         let is_poison = match rules.count_deaths_apart() {
             true => open.deaths.saturating_add(1) >= WORKER_DEATHS_MAX,
             false => open.attempt >= WORKER_DEATHS_MAX && open.class != Class::Probeable,
@@ -248,7 +251,7 @@ impl Run {
     /// The step that was in progress when its worker was lost: if the executor can be probed, it is probed first.
     fn redo(&self, open: &OpenStep, now: Timestamp) -> Event {
         match open.class {
-            Class::Probeable => Event::StepProbed { step: open.step, at: now },
+            Class::Probeable => Event::StepProbed { step: open.step, network: Vec::new(), at: now },
             Class::Pure | Class::Model | Class::Keyed | Class::Once => self.intend_again(open, now),
         }
     }

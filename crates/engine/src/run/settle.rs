@@ -1,6 +1,7 @@
 //! The outcome of an attempt, and the events that follow from it in the same commit.
 
 use saggar_domain::Timestamp;
+use saggar_domain::net::NetDecision;
 
 use super::next::Planner;
 use super::{Attempt, Born, OpenStep, Run};
@@ -12,6 +13,13 @@ use crate::retry::RetryPolicy;
 
 /// A step that waits for capacity is retried after this time, even without a notification.
 const DELAY_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// An attempt whose outcome can't be determined.
+struct Lost<'a> {
+    reason: &'a str,
+    network: &'a [NetDecision],
+    is_probing: bool,
+}
 
 impl Run {
     pub(super) fn decide_report(
@@ -52,7 +60,10 @@ impl Run {
             }]),
             Report::NeverDone if is_probing => Ok(vec![self.intend_again_or_wait(open, now)]),
             Report::NeverDone => Err(Rejected::NotAwaited),
-            Report::Unknown { reason } => Ok(self.lose(now, born, open, reason, is_probing, chance)),
+            Report::Unknown { reason, network } => {
+                let lost = Lost { reason, network, is_probing };
+                Ok(self.lose(now, born, open, &lost, chance))
+            }
         }
     }
 
@@ -118,24 +129,17 @@ impl Run {
     }
 
     /// The outcome can't be determined.
-    fn lose(
-        &self,
-        now: Timestamp,
-        born: &Born,
-        open: &OpenStep,
-        reason: &str,
-        is_probing: bool,
-        chance: u64,
-    ) -> Vec<Event> {
-        let unknown = Event::StepUnknown { step: open.step, reason: reason.to_owned(), at: now };
+    fn lose(&self, now: Timestamp, born: &Born, open: &OpenStep, lost: &Lost<'_>, chance: u64) -> Vec<Event> {
+        let (step, network) = (open.step, lost.network.to_vec());
         match open.class {
             Class::Pure | Class::Model | Class::Keyed => {
-                let failure =
-                    EffectFailure { code: "outcome_unknown".to_owned(), message: reason.to_owned(), is_passing: true };
+                let failure = EffectFailure { network, ..EffectFailure::new("outcome_unknown", lost.reason, true) };
                 self.fail(now, born, open, &failure, Usage::default(), chance)
             }
-            Class::Probeable if !is_probing => vec![Event::StepProbed { step: open.step, at: now }],
-            Class::Probeable | Class::Once => vec![unknown],
+            Class::Probeable if !lost.is_probing => vec![Event::StepProbed { step, network, at: now }],
+            Class::Probeable | Class::Once => {
+                vec![Event::StepUnknown { step, reason: lost.reason.to_owned(), network, at: now }]
+            }
         }
     }
 

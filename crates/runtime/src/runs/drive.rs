@@ -399,7 +399,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let bounded = async move {
             match tokio::time::timeout(timeout + TIMEOUT_GRACE, doing).await {
                 Ok(report) => report,
-                Err(_) => Report::Unknown { reason: "it exceeded its time limit".to_owned() },
+                Err(_) => Report::unknown("it exceeded its time limit"),
             }
         };
         *under_way = Some(UnderWay { step, attempt, is_probe, report: Box::pin(bounded) });

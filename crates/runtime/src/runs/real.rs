@@ -155,7 +155,7 @@ impl Session for RealSession {
             },
             Work::Probe { tool, .. } => match tool.as_str() {
                 "shell" => Box::pin(shell::probe(&self.sandbox, &task)).await,
-                _ => Report::Unknown { reason: format!("{tool:?} can't be probed") },
+                _ => Report::unknown(format!("{tool:?} can't be probed")),
             },
         }
     }
@@ -193,7 +193,7 @@ fn cut(mut bytes: Vec<u8>, most: usize) -> String {
 }
 
 fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
-    let failure = EffectFailure { code: code.to_owned(), message: message.into(), is_passing };
+    let failure = EffectFailure::new(code, message, is_passing);
     Report::Failed { failure, usage: Usage::default() }
 }
 

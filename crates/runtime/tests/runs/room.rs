@@ -62,7 +62,7 @@ async fn a_step_that_failed_does_not_wait_for_room() {
     assert!(place.row(&run).await.room_since.is_some());
     first.abort();
     // There is room, and its attempt fails: what it waits for now is its next try.
-    let failure = EffectFailure { code: "passing".to_owned(), message: "not now".to_owned(), is_passing: true };
+    let failure = EffectFailure::new("passing", "not now", true);
     let second = world(vec![Report::Failed { failure, usage: Usage::default() }]).work(store.clone());
     let now = saggar_domain::Timestamp::from(std::time::SystemTime::now());
     assert_eq!(store.give_room(now, 1).await.unwrap(), 1);

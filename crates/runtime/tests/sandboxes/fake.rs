@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use saggar_domain::{Code, DeadlineAction, Draft, EndReason, Problem, SandboxId, SandboxState};
@@ -301,6 +302,9 @@ impl Host {
 
     async fn answer(&self, held: &Held, mut wire: Wire) {
         let Some(Request { op, .. }) = wire.read().await else { return };
+        if matches!(op, Op::SetEgress { .. }) {
+            held.rulings.fetch_add(1, Ordering::SeqCst);
+        }
         held.is_mute.subscribe().wait_for(|is_mute| !*is_mute).await.expect("it lives");
         match op {
             Op::Describe => {}

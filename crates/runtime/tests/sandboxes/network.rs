@@ -1,5 +1,7 @@
 //! Network rules of a running sandbox: in the row first, then in force; and the decisions about its network, stored.
 
+use std::sync::atomic::Ordering;
+
 use saggar_domain::net::{EgressDraft, NetDecision, Protocol, Verdict};
 use saggar_domain::{Draft, ExecId, NetworkMode, SandboxId, Spec};
 use saggar_runtime::{Action, Fault, Permit};
@@ -92,30 +94,31 @@ fn rules_that_a_supervisor_does_not_confirm_are_sent_again() {
 fn a_supervisor_that_does_not_respond_delays_the_rules_of_no_other() {
     let (place, host, server, one, _) = with_one();
     let two = server.run(server.create(with_spec(proxied("a.example")), None)).unwrap().sandbox.asked.id;
-    // Whichever is first in the server's list: each of them is silent once.
-    let mut server = server;
-    for (silent, heard, allow) in [(&one, &two, "b.example"), (&two, &one, "c.example")] {
-        let hash = Spec::resolve(proxied(allow)).unwrap().policy_hash();
-        for id in [&one, &two] {
-            server.run(server.sandboxes.store().set_egress(id.clone(), rules(allow), None, hash.clone())).unwrap();
-        }
-        server.kill();
-        for id in [&one, &two] {
-            host.set_mute(id, true);
-        }
-        server = Server::start_impatient(&place, &host);
-        server.run(async { tokio::time::resume() });
-        host.set_mute(heard, false);
-        // The silent one responds only when the other has its rules. If that one had to wait, it would be too late.
-        let ruled = async {
-            while host.sandbox(heard).egress() != Some(rules(allow)) {
-                tokio::task::yield_now().await;
-            }
-            host.set_mute(silent, false);
-        };
-        server.run(async { tokio::join!(server.sandboxes.confirm_networks(), ruled) });
-        assert_eq!(host.sandbox(silent).egress(), Some(rules(allow)));
+    let both = [one, two];
+    let hash = Spec::resolve(proxied("b.example")).unwrap().policy_hash();
+    for id in &both {
+        server.run(server.sandboxes.store().set_egress(id.clone(), rules("b.example"), None, hash.clone())).unwrap();
     }
+    server.kill();
+    let set_mute = |is_mute| both.iter().for_each(|id| host.set_mute(id, is_mute));
+    set_mute(true);
+    let server = Server::start_impatient(&place, &host);
+    server.run(async { tokio::time::resume() });
+    // They respond only when both were asked. If one had to wait for the other, the other's time would be over.
+    let rulings = || both.each_ref().map(|id| host.sandbox(id).rulings.load(Ordering::SeqCst));
+    let asked = async {
+        while rulings().contains(&0) {
+            tokio::task::yield_now().await;
+        }
+        set_mute(false);
+    };
+    server.run(async { tokio::join!(server.sandboxes.confirm_networks(), asked) });
+    for id in &both {
+        assert_eq!(host.sandbox(id).egress(), Some(rules("b.example")));
+    }
+    // Rules that are not confirmed would be sent again.
+    server.run(server.sandboxes.confirm_networks());
+    assert_eq!(rulings(), [1, 1]);
 }
 
 fn decision(host: &str, verdict: Verdict) -> Box<NetDecision> {
@@ -134,6 +137,7 @@ fn decision(host: &str, verdict: Verdict) -> Box<NetDecision> {
         bytes_down: 2,
         duration_ms: 3,
         connection: None,
+        times: 1,
     })
 }
 

@@ -166,6 +166,7 @@ mod tests {
             duration_ms: 0,
             connection: None,
             secrets: Vec::new(),
+            times: 1,
         }))
     }
 

@@ -25,6 +25,7 @@ pub fn decision(seq: u64, host: &str, verdict: Verdict) -> StoredDecision {
         bytes_down: 5,
         duration_ms: 1,
         connection: None,
+        times: 1,
     };
     StoredDecision { seq, at: NOW, body: JsonText::of(&decision).unwrap(), decision }
 }
@@ -45,6 +46,17 @@ async fn numbers(store: &Store, id: &SandboxId) -> Vec<u64> {
         }
         seen.extend(page.events.iter().map(|event| event.seq));
     }
+}
+
+#[tokio::test]
+async fn a_decision_that_stands_for_many_counts_as_many() {
+    let scratch = Scratch::new();
+    let (store, id) = fresh(&scratch).await;
+    let mut many = decision(1, "a.example", Verdict::Denied);
+    many.decision.times = 7;
+    store.append_decisions(id.clone(), vec![many, decision(2, "a.example", Verdict::Denied)]).await.unwrap();
+    let sums = store.traffic(id).await.unwrap();
+    assert_eq!(sums.iter().map(|sum| (sum.allowed, sum.denied)).collect::<Vec<_>>(), [(0, 8)]);
 }
 
 #[tokio::test]

@@ -85,6 +85,7 @@ mod tests {
             duration_ms: 0,
             connection: None,
             secrets: Vec::new(),
+            times: 1,
         };
         EventBody::Decision { exec_id: None, decision: Box::new(decision) }
     }

@@ -306,7 +306,8 @@ impl Hold {
         let running = self.execs.iter().filter_map(|exec| exec.next()).chain([self.samples.next()]);
         let running = running.filter(|_| self.paused.is_none());
         let settling = self.proxied.as_ref().and_then(Proxied::next);
-        lifetime.into_iter().chain(running).chain(patience).chain(settling).min()
+        let flood = self.decisions_told.next();
+        lifetime.into_iter().chain(running).chain(patience).chain(settling).chain(flood).min()
     }
 
     fn wait(&self, now: Moment) -> rustix::io::Result<Vec<Source>> {

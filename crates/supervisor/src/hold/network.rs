@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use saggar_domain::net::{EgressDraft, NetDecision};
+use saggar_domain::net::{EgressDraft, Flood, NetDecision, Summed};
 use saggar_domain::{Code, ExecId, Problem};
 
 use crate::control::{EventBody, Reply};
@@ -21,8 +21,8 @@ const MESSAGES_PER_ROUND: usize = 64;
 const SETTLE_PATIENCE: Duration = Duration::from_millis(500);
 /// How long the last decisions may take.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Decision events within [`WINDOW_SPAN`]. Those beyond are only counted: what a sandbox does must not fill the server's store.
-const EVENTS_MAX: u32 = 6000;
+/// Decision events within [`WINDOW_SPAN`]. Those beyond are summed up by host: what a sandbox does must not fill the server's store.
+pub(super) const EVENTS_MAX: u32 = 6000;
 const WINDOW_SPAN: Duration = Duration::from_secs(60);
 
 /// The network of a proxied sandbox, and who waits for it.
@@ -43,11 +43,18 @@ pub(super) struct Proxied {
 pub(super) struct Window {
     since: Moment,
     count: u32,
+    /// Those beyond the maximum, told as sums when the window ends.
+    flood: Flood,
 }
 
 impl Window {
     pub(super) fn new(now: Moment) -> Self {
-        Self { since: now, count: 0 }
+        Self { since: now, count: 0, flood: Flood::default() }
+    }
+
+    /// When there is something to tell.
+    pub(super) fn next(&self) -> Option<Moment> {
+        (!self.flood.is_empty()).then_some(self.since + WINDOW_SPAN)
     }
 }
 
@@ -103,6 +110,9 @@ impl Hold {
 
     /// Reconnects if it is time, and waits no longer for decisions that don't come.
     pub(super) fn tick_network(&mut self, now: Moment) {
+        if self.decisions_told.next().is_some_and(|until| now >= until) {
+            self.begin_window(now);
+        }
         let Some(proxied) = &mut self.proxied else { return };
         let told = proxied.network.advance(Instant::now());
         while proxied.settling.front().is_some_and(|(_, until)| now >= *until) {
@@ -135,6 +145,24 @@ impl Hold {
                 self.note_decision(*decision, owner, now);
             }
         }
+        self.begin_window(now);
+    }
+
+    /// Tells what came too fast in the window before.
+    fn begin_window(&mut self, now: Moment) {
+        let mut before = std::mem::replace(&mut self.decisions_told, Window::new(now));
+        let Summed { decisions, further } = before.flood.take();
+        for decision in decisions {
+            self.tell(EventBody::Decision { exec_id: None, decision: Box::new(decision) });
+        }
+        if further > 0 {
+            self.tell_dropped(further);
+        }
+    }
+
+    fn tell_dropped(&mut self, decisions: u64) {
+        let message = format!("{decisions} decisions about the network came too fast to be reported");
+        self.tell(EventBody::Denial { denial: dropped(message) });
     }
 
     fn note_network(&mut self, told: Told, now: Moment) {
@@ -148,10 +176,7 @@ impl Hold {
                 let owner = self.owner_of(&mut decision, self.proxied.as_ref().map(|proxied| &proxied.owners));
                 self.note_decision(*decision, owner, now);
             }
-            Told::Message(FromEgress::Dropped { decisions }) => {
-                let message = format!("{decisions} decisions about the network came too fast to be reported");
-                self.tell(EventBody::Denial { denial: dropped(message) });
-            }
+            Told::Message(FromEgress::Dropped { decisions }) => self.tell_dropped(decisions),
             // Answers that came late, and the reason why a session is about to close.
             Told::Message(_) => {}
             Told::Ruled => self.answer_rules(&Ok(())),
@@ -184,7 +209,7 @@ impl Hold {
         }
     }
 
-    fn note_decision(&mut self, decision: NetDecision, owner: Option<ExecId>, now: Moment) {
+    pub(super) fn note_decision(&mut self, decision: NetDecision, owner: Option<ExecId>, now: Moment) {
         if let Some(denial) = denial_of(&decision) {
             for exec in self.execs.iter_mut().filter(|exec| match &owner {
                 Some(owner) => exec.id == *owner,
@@ -193,22 +218,20 @@ impl Hold {
                 exec.refuse(&denial);
             }
         }
-        let told = &mut self.decisions_told;
-        if now.since(told.since) >= WINDOW_SPAN {
-            *told = Window::new(now);
+        if now.since(self.decisions_told.since) >= WINDOW_SPAN {
+            self.begin_window(now);
         }
+        let told = &mut self.decisions_told;
         told.count = told.count.saturating_add(1);
-        match told.count.cmp(&(EVENTS_MAX + 1)) {
-            std::cmp::Ordering::Less => {
-                self.tell(EventBody::Decision { exec_id: owner, decision: Box::new(decision) });
-            }
-            std::cmp::Ordering::Equal => {
-                let message = format!(
-                    "more than {EVENTS_MAX} decisions about the network were made within a minute; further ones are not reported"
-                );
-                self.tell(EventBody::Denial { denial: dropped(message) });
-            }
-            std::cmp::Ordering::Greater => {}
+        if told.count <= EVENTS_MAX {
+            return self.tell(EventBody::Decision { exec_id: owner, decision: Box::new(decision) });
+        }
+        told.flood.add(decision);
+        if told.count == EVENTS_MAX + 1 {
+            let message = format!(
+                "more than {EVENTS_MAX} decisions about the network were made within a minute; further ones are summed up by host"
+            );
+            self.tell(EventBody::Denial { denial: dropped(message) });
         }
     }
 

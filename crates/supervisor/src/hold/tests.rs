@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use saggar_domain::net::{NetDecision, Protocol, Verdict};
 use saggar_domain::{
     Beginning, ByteSize, DeadlineAction, Denial, DenialCode, EndReason, ExecId, ExecSpec, SandboxId, Signal,
     SignalScope, Spec,
@@ -15,10 +16,12 @@ use saggar_jail::Signals;
 
 use super::connection::{Connection, Role};
 use super::exec::OUTPUT_WINDOW;
+use super::happenings::Heard;
 use super::moment::Moment;
+use super::network::EVENTS_MAX;
 use super::{Hold, Holding};
 use crate::channel::Channel;
-use crate::control::{Client, Op, Received, Reply, StartExec, Terms};
+use crate::control::{Client, EventBody, Op, Received, Reply, StartExec, Terms};
 
 /// A loop with a fake agent at the other end of its channel, and a process in place of PID 1.
 struct Fake {
@@ -403,4 +406,47 @@ fn the_loop_ends_with_the_agent_and_tells_those_who_follow() {
         seen.extend(bytes);
     }
     assert_eq!(seen, b"xxxxx");
+}
+
+#[test]
+fn decisions_that_come_too_fast_are_told_as_sums_by_host() {
+    let mut fake = Fake::new();
+    let decision = |host: &str| NetDecision {
+        host: host.to_owned(),
+        address: None,
+        port: 443,
+        protocol: Protocol::Tls,
+        method: None,
+        path: None,
+        verdict: Verdict::Denied,
+        rule: "egress/default".to_owned(),
+        reason: None,
+        secrets: Vec::new(),
+        bytes_up: 1,
+        bytes_down: 0,
+        duration_ms: 0,
+        connection: None,
+        times: 1,
+    };
+    let now = Moment::now();
+    for _ in 0..EVENTS_MAX + 10 {
+        fake.hold.note_decision(decision("a.test"), None, now);
+    }
+    fake.hold.note_decision(decision("b.test"), None, now);
+    // Also if nothing comes any more.
+    let until = fake.hold.decisions_told.next().unwrap();
+    fake.hold.tick_network(until);
+    let mut after = 0;
+    let told = std::iter::from_fn(|| {
+        fake.hold.happenings.next(&mut after).map(|heard| match heard {
+            Heard::Event(event) => match &event.body {
+                EventBody::Decision { decision, .. } => Some((decision.host.clone(), decision.times)),
+                _ => None,
+            },
+            Heard::Gone(_) => None,
+        })
+    });
+    let told: Vec<_> = told.flatten().collect();
+    assert_eq!(told[told.len() - 3..], [("a.test".to_owned(), 1), ("a.test".to_owned(), 10), ("b.test".to_owned(), 1)]);
+    assert_eq!(fake.hold.decisions_told.next(), None);
 }

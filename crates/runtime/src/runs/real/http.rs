@@ -103,41 +103,31 @@ impl HttpTool {
             Err(complaint) => return returned(complaint, true),
         };
         let mut record = Record::new(&call);
-        let bounds = match self.bounds() {
-            Ok(bounds) => bounds,
-            Err(problem) => return failed("network", problem.message, true),
-        };
-        if let Err((refusal, whose)) = bounds.decide(&call, &mut record) {
-            let report = record.refused(&refusal, whose);
-            return record.into(report);
-        }
-        let answered = timeout_at(deadline, self.until_answered(task, &call, &bounds, &mut record, deadline)).await;
-        match answered {
-            Ok(report) => record.into(report),
-            Err(_) => Report::Unknown { reason: "the service did not respond in time".to_owned() },
-        }
+        let answered = timeout_at(deadline, self.until_answered(task, &call, &mut record, deadline)).await;
+        record.into(answered.unwrap_or_else(|_| Report::unknown("the service did not respond in time")))
     }
 
-    fn bounds(&self) -> Result<Bounds, saggar_domain::Problem> {
-        let own = self.exits.own_addresses()?;
+    async fn bounds(&self) -> Result<Bounds, saggar_domain::Problem> {
+        let own = self.exits.own_addresses().await?;
         let agent = self.egress.clone().map(Rules::new).transpose()?;
         let agent = agent.map(|rules| rules.with_own_addresses(own.clone()));
         Ok(Bounds { operator: Allowed::new(&self.settings.get().http_allowed, own)?, agent })
     }
 
     /// Repeats the request until there is a response to the call, and not only to one attempt.
-    async fn until_answered(
-        &self,
-        task: &Task,
-        call: &Call,
-        bounds: &Bounds,
-        record: &mut Record,
-        deadline: Instant,
-    ) -> Report {
+    async fn until_answered(&self, task: &Task, call: &Call, record: &mut Record, deadline: Instant) -> Report {
         let begun = Instant::now();
         let (mut tries, mut is_redo) = (0, task.attempt > 1);
         loop {
-            let answer = match self.send(task, call, bounds, record).await {
+            // For each attempt: the operator may have changed the rules meanwhile.
+            let bounds = match self.bounds().await {
+                Ok(bounds) => bounds,
+                Err(problem) => return failed("network", problem.message, true),
+            };
+            if let Err((refusal, whose)) = bounds.decide(call, record) {
+                return record.refused(&refusal, whose);
+            }
+            let answer = match self.send(task, call, &bounds, record).await {
                 Ok(answer) => answer,
                 Err(report) => return report,
             };
@@ -187,7 +177,7 @@ impl HttpTool {
                 Err(error) if error.is_canceled() => {
                     return Err(failed("connection", "the connection was closed", true));
                 }
-                Err(error) => return Err(Report::Unknown { reason: format!("the response was lost: {error}") }),
+                Err(error) => return Err(Report::unknown(format!("the response was lost: {error}"))),
             };
             let (status, retry_after) = (response.status(), RetryAfter::of(response.headers()));
             let headers = call.wants_headers().then(|| arguments::shown(response.headers()));
@@ -198,7 +188,7 @@ impl HttpTool {
             {
                 match frame {
                     Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
-                    Err(error) => return Err(Report::Unknown { reason: format!("the response was lost: {error}") }),
+                    Err(error) => return Err(Report::unknown(format!("the response was lost: {error}"))),
                 }
             }
             if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
@@ -213,7 +203,7 @@ impl HttpTool {
     /// If it fails, nothing was sent.
     async fn connect(&self, call: &Call, rules: &Rules, bounds: &Bounds, record: &mut Record) -> Result<Kept, Report> {
         let address = &call.address;
-        let outside = self.exits.outside().map_err(|problem| failed("network", problem.message, true))?;
+        let outside = self.exits.outside().await.map_err(|problem| failed("network", problem.message, true))?;
         let connected = outside.connect(address.to(), rules, address.security(), CONNECT_TIME).await;
         let connection = connected.map_err(|error| match error {
             ConnectError::Refused { refusal, address } => {
@@ -311,7 +301,7 @@ impl Answer {
         match status {
             status if status.is_success() => returned(body, false),
             StatusCode::TOO_MANY_REQUESTS => failed("too_many_requests", body, true),
-            status if status.is_server_error() => Report::Unknown { reason: format!("it answered {status}") },
+            status if status.is_server_error() => Report::unknown(format!("it answered {status}")),
             status if status.is_redirection() => {
                 returned(format!("{status}; redirects are not followed: {body}"), true)
             }

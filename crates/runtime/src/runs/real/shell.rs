@@ -73,7 +73,7 @@ pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> 
         Err(Fault::Capacity { what, .. }) => failed("sandbox_unavailable", what, true),
         Err(fault @ (Fault::Refused(_) | Fault::Paused { .. })) => not_begun(&fault),
         // The request was sent, and it is unknown whether it was carried out.
-        Err(fault) => Report::Unknown { reason: fault.to_string() },
+        Err(fault) => Report::unknown(fault.to_string()),
     }
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
             // There is none, and none is created before there is capacity: so nothing was run in it.
             Err(Report::Delayed { .. }) => return Report::NeverDone,
             Err(_) => {
-                return Report::Unknown { reason: "the sandbox is unavailable, so it can't be probed".to_owned() };
+                return Report::unknown("the sandbox is unavailable, so it can't be probed");
             }
         },
     };
@@ -101,13 +101,13 @@ pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
         Ok(followed) => follow(sandbox, followed, &id).await,
         Err(Fault::NotFound { what: "exec", .. }) => Report::NeverDone,
         Err(Fault::Ended { .. }) => last_words(sandbox, &id, &exec_id).await,
-        Err(fault) => Report::Unknown { reason: format!("the sandbox can't be probed: {fault}") },
+        Err(fault) => Report::unknown(format!("the sandbox can't be probed: {fault}")),
     }
 }
 
 /// What an ended sandbox has left about an exec.
 async fn last_words(sandbox: &RunSandbox, id: &SandboxId, exec_id: &ExecId) -> Report {
-    let lost = || Report::Unknown { reason: format!("sandbox {id} ended meanwhile and left no record of it") };
+    let lost = || Report::unknown(format!("sandbox {id} ended meanwhile and left no record of it"));
     let Ok(permit) = sandbox.permit(Action::ReadSandbox(id.clone())) else { return lost() };
     let sandboxes = sandbox.sandboxes();
     // Its supervisor ends before its last words are stored. If they don't arrive in time, there are none.
@@ -158,9 +158,9 @@ async fn follow(sandbox: &RunSandbox, followed: Followed, id: &SandboxId) -> Rep
         }
         Err(Fault::Ended { .. }) => {
             let why = ending_of(sandbox, id).await.map_or_else(String::new, |reason| format!(" ({})", reason.as_str()));
-            Report::Unknown { reason: format!("sandbox {id} ended meanwhile{why}") }
+            Report::unknown(format!("sandbox {id} ended meanwhile{why}"))
         }
-        Err(fault) => Report::Unknown { reason: fault.to_string() },
+        Err(fault) => Report::unknown(fault.to_string()),
     }
 }
 

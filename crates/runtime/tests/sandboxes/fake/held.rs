@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
 
 use saggar_domain::net::EgressDraft;
 use saggar_domain::{DeadlineAction, EndReason, NetworkMode, SandboxState};
@@ -19,6 +20,8 @@ pub struct Held {
     pub(super) now: Mutex<Now>,
     events: watch::Sender<Vec<Event>>,
     pub(super) is_mute: watch::Sender<bool>,
+    /// How often it was sent rules.
+    pub rulings: AtomicUsize,
     pub(super) process: Mutex<Option<AbortHandle>>,
 }
 
@@ -47,6 +50,7 @@ impl Held {
             now: Mutex::new(now),
             events: watch::Sender::new(vec![started]),
             is_mute: watch::Sender::new(false),
+            rulings: AtomicUsize::new(0),
             process: Mutex::default(),
         }
     }

@@ -22,12 +22,18 @@ impl std::fmt::Debug for Exits {
 }
 
 impl Exits {
-    pub(super) fn own_addresses(&self) -> Result<Vec<IpAddr>, Problem> {
-        Ok(saggar_sandbox::upstream_of_the_host()?.own)
+    pub(super) async fn own_addresses(&self) -> Result<Vec<IpAddr>, Problem> {
+        Ok(upstream().await?.own)
     }
 
-    pub(super) fn outside(&self) -> Result<Arc<Outside>, Problem> {
-        let upstream = saggar_sandbox::upstream_of_the_host()?;
+    pub(super) async fn outside(self: &Arc<Self>) -> Result<Arc<Outside>, Problem> {
+        let upstream = upstream().await?;
+        let this = Arc::clone(self);
+        // The first time, it reads the certificates of the host.
+        blocking(move || this.outside_of(upstream)).await
+    }
+
+    fn outside_of(&self, upstream: Upstream) -> Result<Arc<Outside>, Problem> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((known, outside)) = &*current
             && *known == upstream
@@ -41,4 +47,15 @@ impl Exits {
         *current = Some((upstream, Arc::clone(&outside)));
         Ok(outside)
     }
+}
+
+/// The files of the kernel that it reads can be long: hundreds of thousands of routes.
+async fn upstream() -> Result<Upstream, Problem> {
+    blocking(saggar_sandbox::upstream_of_the_host).await
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Result<T, Problem> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        Err(Problem::new(Code::SetupFailed, format!("the way out of this machine can't be read: {error}"), "try again"))
+    })
 }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ::http::Request;
 use bytes::Bytes;
 use http_body_util::Full;
-use saggar_domain::net::{NetDecision, Protocol, Refusal, Verdict, shown_path};
+use saggar_domain::net::{NetDecision, Protocol, Refusal, Verdict, shown_method, shown_path};
 use saggar_egress::outside::Security;
 use saggar_engine::Report;
 
@@ -31,7 +31,7 @@ impl Record {
             address: None,
             port: to.port,
             protocol,
-            method: Some(call.method.to_string()),
+            method: Some(shown_method(call.method.as_str())),
             path: Some(shown_path(call.address.path())),
             verdict: Verdict::Denied,
             rule: "egress/undecided".to_owned(),
@@ -41,6 +41,7 @@ impl Record {
             duration_ms: 0,
             connection: None,
             secrets: Vec::new(),
+            times: 1,
         };
         Self { begun: Instant::now(), decision }
     }
@@ -89,19 +90,26 @@ impl Record {
         returned(format!("{} (rule {}); {}", refusal.message, refusal.rule, refusal.help), true)
     }
 
-    /// Adds the record to a result. Reports of another kind say what happened themselves.
+    /// Adds the record to a report, whatever came of the call.
     pub fn into(mut self, report: Report) -> Report {
+        self.decision.duration_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         match report {
             Report::Returned { mut result, snapshot } => {
-                self.decision.duration_ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
                 result.network.push(self.decision);
                 Report::Returned { result, snapshot }
             }
-            other @ (Report::Replied { .. }
-            | Report::Failed { .. }
-            | Report::Delayed { .. }
-            | Report::Unknown { .. }
-            | Report::NeverDone) => other,
+            Report::Failed { mut failure, usage } => {
+                self.decision.reason.get_or_insert_with(|| failure.message.clone());
+                failure.network.push(self.decision);
+                Report::Failed { failure, usage }
+            }
+            Report::Unknown { reason, mut network } => {
+                self.decision.reason.get_or_insert_with(|| reason.clone());
+                network.push(self.decision);
+                Report::Unknown { reason, network }
+            }
+            // A call of this tool doesn't end so.
+            other @ (Report::Replied { .. } | Report::Delayed { .. } | Report::NeverDone) => other,
         }
     }
 }

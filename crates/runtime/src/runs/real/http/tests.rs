@@ -69,7 +69,12 @@ async fn call(
             let network = std::mem::take(&mut result.network);
             (Report::Returned { result, snapshot }, network)
         }
-        other => (other, Vec::new()),
+        Report::Failed { mut failure, usage } => {
+            let network = std::mem::take(&mut failure.network);
+            (Report::Failed { failure, usage }, network)
+        }
+        Report::Unknown { reason, network } => (Report::unknown(reason), network),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -200,6 +205,44 @@ async fn every_method_and_header_is_sent_and_recorded_with_its_rule() {
     assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
     assert_eq!((network[0].verdict, network[0].rule.as_str()), (Verdict::Denied, "egress/default"));
     assert_eq!(service.requests().len(), 3);
+}
+
+#[tokio::test]
+async fn a_call_that_fails_or_whose_outcome_is_unknown_leaves_a_decision_too() {
+    let refusing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = format!("http://{}/do", refusing.local_addr().unwrap());
+    drop(refusing);
+    let service = Service::start(&["500 Broken\r\ncontent-length: 0\r\n\r\n"], 1).await;
+    let busy = Service::start(&["429 Busy\r\ncontent-length: 4\r\n\r\nbusy"], 1).await;
+    for (url, is_failure, reason) in
+        [(&closed, true, "127.0.0.1"), (&busy.url, true, "busy"), (&service.url, false, "it answered 500")]
+    {
+        let (report, network) = call(&tool(&[url], None), Class::Once, 1, &serde_json::json!({ "url": url })).await;
+        assert_eq!(matches!(report, Report::Failed { .. }), is_failure, "{report:?}");
+        let [decision] = &network[..] else { panic!("{url}: {network:?}") };
+        assert_eq!((decision.verdict, decision.host.as_str()), (Verdict::Allowed, "127.0.0.1"));
+        assert!(decision.reason.as_ref().is_some_and(|told| told.contains(reason)), "{decision:?}");
+    }
+}
+
+#[tokio::test]
+async fn rules_that_change_between_two_attempts_of_a_call_are_obeyed() {
+    let service = Service::start(&[CONFLICT, OK], 1000).await;
+    let settings =
+        LiveSettings::new(RunSettings { http_allowed: vec![service.url.parse().unwrap()], ..RunSettings::default() });
+    let tool = HttpTool::new(settings.clone(), Arc::default(), None);
+    let arguments = serde_json::json!({ "url": service.url });
+    let calling = call(&tool, Class::Keyed, 2, &arguments);
+    let forbidding = async {
+        while service.requests().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        settings.set(RunSettings::default());
+    };
+    let ((report, network), ()) = tokio::join!(calling, forbidding);
+    assert!(matches!(&report, Report::Returned { result, .. } if result.is_error), "{report:?}");
+    assert_eq!((network[0].verdict, network[0].rule.as_str()), (Verdict::Denied, "egress/address-own"));
+    assert_eq!(service.requests().len(), 1);
 }
 
 #[tokio::test]
