@@ -1,7 +1,7 @@
 //! Interim answers (1xx) of a server. They are not passed on, but they are bytes of the server: they count against the budgets,
 //! and there can't be endlessly many of them.
 //!
-//! Only HTTP/1.1 tells us of them. Those of HTTP/2 are skipped by its library, and end with the idle time of the connection.
+//! Only HTTP/1.1 tells us of them. Those of HTTP/2 are skipped by its library; `heads` bounds their number.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::record::{Record, Spent};
 use crate::refuse::Page;
 
 /// Interim answers before one answer. A server that is slow sends a few to say so.
-const INTERIM_MAX: usize = 64;
+pub(super) const INTERIM_MAX: usize = 64;
 
 /// About the size of a status line.
 const STATUS_LINE: usize = 16;

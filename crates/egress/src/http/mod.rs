@@ -4,7 +4,7 @@
 //! - `check`: whether a request is unambiguous, and meant for the connection's destination
 //! - `forward`: one request, from its decision to its answer
 //! - `framing`: whether the lengths of a client's messages are unambiguous
-//! - `interim`: answers before the answer (1xx)
+//! - `interim`, `heads`: answers before the answer (1xx), over HTTP/1.1 and HTTP/2
 //! - `headers`: headers that belong to one hop only
 //! - `upstream`: connections to servers
 //! - `replayed`: answers from a recording, instead of a server
@@ -20,6 +20,7 @@ mod conn;
 mod forward;
 mod framing;
 pub(crate) mod headers;
+mod heads;
 mod interim;
 mod replayed;
 mod upgrade;

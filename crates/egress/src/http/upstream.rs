@@ -19,6 +19,7 @@ use crate::budget::HostSlot;
 use crate::http::body::Body;
 use crate::http::check::Scheme;
 use crate::http::conn::Conn;
+use crate::http::heads::Heads;
 use crate::limits::{UPSTREAMS_PER_CONNECTION, Windows};
 use crate::passage;
 use crate::record::Record;
@@ -267,7 +268,7 @@ where
         .initial_stream_window_size(windows.stream)
         .initial_connection_window_size(windows.connection)
         .max_header_list_size(head_bytes)
-        .handshake::<_, Body>(TokioIo::new(stream))
+        .handshake::<_, Body>(TokioIo::new(Heads::new(stream)))
         .await;
     let (sender, driver) = handshake.map_err(|error| broken(&at.to, record, &error))?;
     conn.tasks.spawn(async move {

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::BodyExt as _;
-use saggar_domain::net::Verdict;
+use saggar_domain::net::{Summed, Verdict};
 use saggar_egress::limits::Limits;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::client::{get, https1, https2, plain, raw, request, send1, with_body};
+use crate::client::{HTTP2, get, https1, https2, plain, raw, request, send1, send2, with_body};
+use crate::pki::Trust;
 use crate::sandbox::{DEADLINE, Sandbox};
 use crate::server::Server;
 use crate::world::World;
@@ -202,7 +203,10 @@ async fn decisions_that_nobody_takes_are_counted_and_hold_up_nothing() {
     for _ in 0..5 {
         assert_eq!(send1(&mut sender, get("denied.test", "/")).await.status, StatusCode::FORBIDDEN);
     }
-    assert_eq!(sandbox.dropped(), 3);
+    // The rest is summed up.
+    let Summed { decisions, further } = sandbox.flood();
+    let sums: Vec<_> = decisions.iter().map(|sum| (sum.host.as_str(), sum.verdict, sum.times)).collect();
+    assert_eq!((sums, further), (vec![("denied.test", Verdict::Denied, 3)], 0));
     assert!(sandbox.try_decision().is_some());
     assert_eq!(sandbox.rest().await.len(), 1);
 }
@@ -223,7 +227,7 @@ async fn refusals_that_nobody_takes_do_not_crowd_out_what_was_allowed() {
         told.push(sandbox.decision().await.verdict);
     }
     assert_eq!(told, [Verdict::Denied, Verdict::Denied, Verdict::Allowed]);
-    assert_eq!(sandbox.dropped(), 1);
+    assert_eq!(sandbox.flood().decisions.iter().map(|sum| sum.times).sum::<u64>(), 1);
 }
 
 #[tokio::test]
@@ -245,4 +249,16 @@ async fn interim_answers_are_bounded_and_count() {
         assert!(decision.bytes_down > 200, "{decision:?}");
         assert!(bytes.is_none_or(|bytes| decision.bytes_up + decision.bytes_down <= bytes), "{decision:?}");
     }
+}
+
+#[tokio::test]
+async fn interim_answers_over_http2_are_bounded_too() {
+    let world = World::new();
+    let server = Server::start_hinting(world.pki.server("good.test", Trust::Good, HTTP2)).await;
+    world.lead("good.test:443", &server);
+    let mut sandbox = Sandbox::allowing(&world, &["good.test/**"]).await;
+    let answer = send2(&mut https2(&sandbox, "good.test").await, request("GET", "https://good.test/", "")).await;
+    assert_eq!((answer.status, answer.rule()), (StatusCode::BAD_GATEWAY, "egress/upstream"));
+    timeout(DEADLINE, server.go.acquire()).await.expect("the server to be left in time").unwrap().forget();
+    assert!(sandbox.decision().await.reason.is_some());
 }

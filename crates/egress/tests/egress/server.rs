@@ -94,6 +94,33 @@ impl Server {
         server
     }
 
+    /// Speaks HTTP/2, and sends interim answers to its first request without end.
+    pub async fn start_hinting(tls: Arc<ServerConfig>) -> Arc<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = Self::new(&listener);
+        let serving = Arc::clone(&server);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (tls, serving) = (Arc::clone(&tls), Arc::clone(&serving));
+                tokio::spawn(async move {
+                    let Ok(mut stream) = TlsAcceptor::from(tls).accept(stream).await else { return };
+                    // Empty settings; then the whole request has come with the first bytes or soon after.
+                    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+                    let mut got = Vec::new();
+                    // A frame with headers on stream 1.
+                    while !got.windows(6).any(|window| window[0] == 1 && window[2..] == [0, 0, 0, 1]) {
+                        got.push(stream.read_u8().await.unwrap());
+                    }
+                    // `:status: 103`, on stream 1.
+                    let hint = [0, 0, 5, 1, 4, 0, 0, 0, 1, 8, 3, b'1', b'0', b'3'];
+                    while stream.write_all(&hint).await.is_ok() && stream.flush().await.is_ok() {}
+                    serving.go.add_permits(1);
+                });
+            }
+        });
+        server
+    }
+
     /// Answers with fixed bytes in TLS and closes the connection without TLS's own goodbye.
     pub async fn start_abrupt(tls: Arc<ServerConfig>, answer: &'static [u8]) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
