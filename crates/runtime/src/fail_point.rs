@@ -1,7 +1,8 @@
 //! Fail points: named places between two steps, at which a test can make this process die or panic.
 //!
 //! Release builds have none. In a debug build the variable `FAIL_AT` names a point and an action: `kill create/row`
-//! ends the process with SIGKILL, `stop create/row` stops it, `panic keys/list` panics each time.
+//! ends the process with SIGKILL, `stop create/row` stops it, `panic keys/list` panics each time. `wait rekey/added` holds that one thread:
+//! it writes to the named pipe `FAIL_UNTIL`, and goes on when something was written to it.
 
 /// A place between two steps.
 #[inline]
@@ -27,8 +28,18 @@ mod injected {
             },
             // It is stopped until it gets SIGCONT.
             Some(("stop", at)) if at == point => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
+            Some(("wait", at)) if at == point => wait(),
             Some(("panic", at)) if at == point => panic!("a test wants a panic at {point}"),
             Some(_) | None => {}
+        }
+    }
+
+    /// The other threads go on: one that writes to the store must not be stopped with its lock. Both calls wait for the other side.
+    fn wait() {
+        let Some(pipe) = std::env::var_os("FAIL_UNTIL") else { return };
+        if std::fs::write(&pipe, "reached").is_ok() {
+            // What it says doesn't matter.
+            let _ = std::fs::read(&pipe);
         }
     }
 }
