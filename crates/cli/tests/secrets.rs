@@ -313,7 +313,12 @@ fn secrets_that_cannot_be_used_safely_are_refused() {
     std::fs::set_permissions(&inside, std::fs::Permissions::from_mode(0o600)).expect("ours");
     let broken = place.write("broken.toml", &format!("[canary]\nvalue = {CANARY}\n"));
     std::fs::set_permissions(&broken, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    let linked = place.write("linked.toml", SECRETS);
+    std::fs::set_permissions(&linked, std::fs::Permissions::from_mode(0o600)).expect("ours");
+    std::fs::hard_link(&linked, place.path("workspace/other-name")).expect("ours");
+    let misplaced = format!("API_KEY={CANARY}=");
     let text = |path: &Path| path.to_str().expect("ASCII").to_owned();
+    let linked = text(&linked);
     let (file, open, inside, broken) = (text(&file), text(&open), text(&inside), text(&broken));
     let workspace = text(&place.workspace());
     let mount = format!("{}:/home/user/all", place.path("").display());
@@ -332,6 +337,11 @@ fn secrets_that_cannot_be_used_safely_are_refused() {
         ([&proxied[..], &["--secret", "canary", "--secrets", &broken]].concat(), "line 2 can't be understood"),
         ([&proxied[..], &["--secret", "A=canary", "-e", "A=1", "--secrets", &file]].concat(), "the variable A"),
         ([&proxied[..], &["--secret", "A-B=canary", "--secrets", &file]].concat(), "not the name of a variable"),
+        // A value in the wrong place.
+        ([&proxied[..], &["--secret", &misplaced, "--secrets", &file]].concat(), "it may be a secret"),
+        ([&proxied[..], &["--secret", "LD_PRELOAD=canary", "--secrets", &file]].concat(), "the variable LD_PRELOAD"),
+        // The sandbox could see it by its other name.
+        ([&proxied[..], &["--secret", "canary", "--secrets", &linked]].concat(), "has several names"),
     ] {
         let arguments = ["run"].iter().chain(&flags).chain(&["--", "true"]).copied();
         let done = finish(place.command(arguments).env("HOME", place.path("home")).spawn().expect("built"));

@@ -91,6 +91,7 @@ fn a_secret_is_stored_changed_and_removed_and_its_value_is_never_returned() {
 fn what_is_wrong_is_refused_without_repeating_the_value() {
     let server = Server::start();
     let quoted = |value: &str| json!({ "value": value }).to_string();
+    let misplaced = |binding: Value| json!({ "value": CANARY, "binding": binding }).to_string();
     for (path, body, status, code) in [
         ("/api/v1/secrets/OpenAI", bound(CANARY), 400, "invalid_value"),
         ("/api/v1/secrets/%2e%2e", bound(CANARY), 400, "invalid_value"),
@@ -105,6 +106,9 @@ fn what_is_wrong_is_refused_without_repeating_the_value() {
         (OPENAI, format!(r#"{{"value": "{CANARY}"#), 400, "invalid_request"),
         (OPENAI, r#"{"binding": {"rules": ["*"], "slot": "bearer"}}"#.to_owned(), 400, "invalid_value"),
         (OPENAI, r#"{"binding": {"rules": ["http://a.example"], "slot": "bearer"}}"#.to_owned(), 400, "invalid_value"),
+        (OPENAI, misplaced(json!({ "rules": ["a.example"], "slot": CANARY })), 400, "invalid_value"),
+        (OPENAI, misplaced(json!({ "rules": ["a.example"], "slot": { CANARY: {} } })), 400, "invalid_value"),
+        (OPENAI, misplaced(json!({ "rules": [format!("no rule {CANARY}")], "slot": "bearer" })), 400, "invalid_value"),
         (
             OPENAI,
             r#"{"binding": {"rules": ["a.example"], "slot": {"header": {"name": "host"}}}}"#.to_owned(),
