@@ -21,7 +21,7 @@ use crate::name::TemplateName;
 use crate::net::{EgressDraft, Rules, as_policy};
 use crate::path::{GuestPath, HostPath, ProtectedPath};
 use crate::problem::{Code, Problem};
-use crate::secret::{self, SecretUse, check_uses};
+use crate::secret::{self, SecretUse, check_uses, check_variables};
 use crate::table::{joined, one_of, only_from_a_table};
 use crate::template::{Account, GivenByTemplate, TemplateId};
 use crate::workspace::{check_fs, check_scratch, protected};
@@ -217,6 +217,7 @@ impl Spec {
         draft.check_schema()?;
         check_built(draft.tier, draft.network)?;
         Rules::new(draft.egress.clone())?;
+        check_variables(&draft.secrets)?;
         check_storage(draft)?;
         check_scratch(draft)
     }
@@ -435,6 +436,13 @@ mod tests {
         let many: Vec<String> = (0..65).map(|index| format!(r#"{{"name": "s{index}"}}"#)).collect();
         let refused = resolve(&format!(r#"{{"network": "proxied", "secrets": [{}]}}"#, many.join(","))).unwrap_err();
         assert_eq!(refused.code, Code::InvalidValue);
+    }
+
+    #[test]
+    fn a_stored_sandbox_with_a_variable_that_is_refused_now_can_be_shown() {
+        let json = r#"{"network": "proxied", "secrets": [{"name": "a", "env": "PYTHONPATH"}]}"#;
+        assert_eq!(resolve(json).map(drop).unwrap_err().code, Code::InvalidValue);
+        assert_eq!(Spec::fill(draft(json)).map(|spec| spec.secrets.len()), Ok(1));
     }
 
     #[test]

@@ -18,5 +18,5 @@ pub use grant::Grant;
 pub use name::{SecretName, VariableName};
 pub use slot::Slot;
 pub use used::SecretUse;
-pub(crate) use used::{as_policy, check_uses};
+pub(crate) use used::{as_policy, check_uses, check_variables};
 pub use value::{SecretValue, SecretValueError};

@@ -78,6 +78,18 @@ fn is_reserved(variable: &str) -> bool {
     variable.starts_with("LD_") || RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(variable))
 }
 
+/// For new sandboxes only: earlier versions created sandboxes with such variables, and these can still be shown.
+pub(crate) fn check_variables(uses: &[SecretUse]) -> Result<(), Problem> {
+    match uses.iter().filter_map(|used| used.env.as_ref()).find(|variable| is_reserved(variable.as_str())) {
+        Some(variable) => Err(Problem::new(
+            Code::InvalidValue,
+            format!("the variable {variable} can't hold the placeholder of a secret: it changes how programs run"),
+            "use the variable in which the program looks for its key, such as OPENAI_API_KEY",
+        )),
+        None => Ok(()),
+    }
+}
+
 /// A secret has a use only where requests are inspected, and a variable has one value.
 pub(crate) fn check_uses(uses: &[SecretUse], network: Option<NetworkMode>, env: &EnvDraft) -> Result<(), Problem> {
     let Some(first) = uses.first() else { return Ok(()) };
@@ -98,13 +110,6 @@ pub(crate) fn check_uses(uses: &[SecretUse], network: Option<NetworkMode>, env: 
     }
     for (at, used) in uses.iter().enumerate() {
         let Some(variable) = &used.env else { continue };
-        if is_reserved(variable.as_str()) {
-            return Err(Problem::new(
-                Code::InvalidValue,
-                format!("the variable {variable} can't hold the placeholder of a secret: it changes how programs run"),
-                "use the variable in which the program looks for its key, such as OPENAI_API_KEY",
-            ));
-        }
         let is_taken = uses[..at].iter().any(|other| other.env.as_ref() == Some(variable) && other.name != used.name);
         if is_taken || env.contains(variable.as_str()) {
             return Err(Problem::new(
@@ -146,10 +151,7 @@ mod tests {
 
     #[test]
     fn variables_that_change_how_programs_run_hold_no_placeholder() {
-        let check = |variable: &str| {
-            let used = format!("{variable}=openai").parse().unwrap();
-            check_uses(&[used], Some(NetworkMode::Proxied), &EnvDraft::default())
-        };
+        let check = |variable: &str| check_variables(&[format!("{variable}=openai").parse().unwrap()]);
         for reserved in ["LD_PRELOAD", "LD_AUDIT", "LD_LIBRARY_PATH", "PATH", "BASH_ENV", "NODE_OPTIONS", "https_proxy"]
         {
             let problem = check(reserved).unwrap_err();
