@@ -10,6 +10,22 @@ use crate::problem::{Code, Problem};
 /// Most entries of the environment.
 const ENV_ENTRIES_MAX: usize = 1024;
 
+/// Variables by which programs of a sandbox with a managed network find the proxy and the certificates to trust. The supervisor sets each
+/// of them, and an image none.
+pub(crate) const MANAGED_NETWORK_VARIABLES: [&str; 11] = [
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NODE_EXTRA_CA_CERTS",
+    "NO_PROXY",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "all_proxy",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+];
+
 /// Environment entries, each name once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::canonical::PolicyHash;
-use crate::environment::EnvDraft;
+use crate::environment::{EnvDraft, MANAGED_NETWORK_VARIABLES};
 use crate::limit::{DraftLimits, Limits};
 use crate::mode::{FsMode, NetworkMode, Storage, Template, Tier, User};
 use crate::mount::{Mount, check_mounts};
@@ -233,6 +233,9 @@ impl Spec {
             Some(given) => (Some(given.id), given.env, given.cwd, given.account.filter(|_| draft.user.is_none())),
             None => Default::default(),
         };
+        if draft.network == Some(NetworkMode::Proxied) {
+            env.retain(|name, _| !MANAGED_NETWORK_VARIABLES.contains(&name.as_str()));
+        }
         env.extend(draft.env.into_map());
         let user = match &account {
             Some(account) if account.uid == User::Root.id() => User::Root,

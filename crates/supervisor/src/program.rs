@@ -121,10 +121,15 @@ fn files_within_reach(asked: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use saggar_domain::template::{GivenByTemplate, TemplateId};
+
     use super::*;
 
     fn request(spec: &str, env: &[&BTreeMap<String, String>], user: User) -> ExecRequest {
-        let spec = Spec::resolve(serde_json::from_str(spec).unwrap()).unwrap();
+        request_of(&Spec::resolve(serde_json::from_str(spec).unwrap()).unwrap(), env, user)
+    }
+
+    fn request_of(spec: &Spec, env: &[&BTreeMap<String, String>], user: User) -> ExecRequest {
         let program = Program {
             exec: 1,
             argv: vec![b"true".to_vec()],
@@ -138,7 +143,7 @@ mod tests {
             joins: 0,
             is_one_shot: false,
         };
-        program.into_request(&spec)
+        program.into_request(spec)
     }
 
     fn value(request: &ExecRequest, name: &str) -> Option<String> {
@@ -156,6 +161,28 @@ mod tests {
         assert_eq!(request.env.len(), 9);
         let seen = ["A", "B", "C", "TERM"].map(|name| value(&request, name));
         assert_eq!(seen.map(|value| value.unwrap_or_default()), ["claim", "exec", "spec", ""]);
+    }
+
+    #[test]
+    fn an_image_changes_no_variable_of_a_managed_network() {
+        // Whatever is set there and not elsewhere.
+        let (managed, none) = (request(r#"{"network": "proxied"}"#, &[], User::User), request("{}", &[], User::User));
+        let ours: Vec<Vec<u8>> = managed.env.into_iter().filter(|entry| !none.env.contains(entry)).collect();
+        assert_eq!(ours.len(), 11);
+        let name = |entry: &[u8]| String::from_utf8(entry.to_vec()).unwrap().split('=').next().unwrap().to_owned();
+        let image: BTreeMap<String, String> = ours.iter().map(|entry| (name(entry), "image".to_owned())).collect();
+        let given = || GivenByTemplate { id: TemplateId::of(b"x"), env: image.clone(), cwd: None, account: None };
+        let from = |json: &str| {
+            let spec = Spec::resolve_from(serde_json::from_str(json).unwrap(), given()).unwrap();
+            request_of(&spec, &[], User::User)
+        };
+        let managed = from(r#"{"network": "proxied", "template": "mine"}"#);
+        assert!(ours.iter().all(|entry| managed.env.contains(entry)), "{:?}", managed.env);
+        // What was asked for counts, and in other networks so does what the image says.
+        let asked = from(r#"{"network": "proxied", "template": "mine", "env": {"SSL_CERT_FILE": "asked"}}"#);
+        assert_eq!(value(&asked, "SSL_CERT_FILE").as_deref(), Some("asked"));
+        let without = from(r#"{"template": "mine"}"#);
+        assert_eq!(value(&without, "SSL_CERT_FILE").as_deref(), Some("image"));
     }
 
     #[test]
