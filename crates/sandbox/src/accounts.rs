@@ -77,8 +77,13 @@ fn find(wanted: &str, passwd: &[u8], group: &[u8]) -> Result<Account, String> {
         }
         None => entry.as_ref().map_or(0, |entry| entry.gid),
     };
+    if gid == Identity::AGENTS_GROUP {
+        return Err(format!("group {gid} is reserved: its members would see every process of the sandbox"));
+    }
     let name = entry.as_ref().map_or_else(|| uid.to_string(), |entry| entry.name.to_owned());
-    let is_member = |entry: &Group<'_>| entry.gid != gid && entry.members.split(',').any(|member| member == name);
+    let is_member = |entry: &Group<'_>| {
+        ![gid, Identity::AGENTS_GROUP].contains(&entry.gid) && entry.members.split(',').any(|member| member == name)
+    };
     let mut groups: Vec<u32> =
         lines(group).filter_map(Group::parse).filter(is_member).map(|entry| entry.gid).take(GROUPS_MAX).collect();
     groups.sort_unstable();
@@ -233,6 +238,22 @@ mod tests {
             ("rel", account("rel", 9, 9, &[], "/")),
         ] {
             assert_eq!(find(wanted, PASSWD, GROUP), found, "{wanted}");
+        }
+        // The group that sees every process is no further group of anybody.
+        assert_eq!(
+            find("app", PASSWD, b"all:x:65533:app\nvideo:x:44:app\n"),
+            account("app", 1001, 2001, &[44], "/srv/app")
+        );
+        let seer = b"seer:x:1001:65533::/:/bin/sh\n";
+        assert_eq!(find("seer:7", seer, b""), account("seer", 1001, 7, &[], "/"));
+        for (wanted, passwd, group) in [
+            ("seer", &seer[..], &b""[..]),
+            ("1001", seer, b""),
+            ("app:65533", PASSWD, b""),
+            ("app:all", PASSWD, b"all:x:65533:\n"),
+        ] {
+            let why = "group 65533 is reserved: its members would see every process of the sandbox";
+            assert_eq!(find(wanted, passwd, group), Err(why.to_owned()), "{wanted}");
         }
         for (wanted, why) in [
             ("nobody", "there is no user \"nobody\" in its /etc/passwd"),
