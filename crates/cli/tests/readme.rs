@@ -61,6 +61,17 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
     ("--cpus", &["heavy_a_share_of_a_cpu_is_no_more_than_that", "R04"]),
     ("--pids", &["heavy_processes_are_bounded", "R01"]),
     ("--disk", &["heavy_storage_of_the_sandbox_is_bounded_in_bytes_and_in_files", "R05", "R06"]),
+    (
+        "--storage",
+        &["files_on_disk_are_no_memory_and_end_at_the_limit", "what_can_not_be_given_is_refused_with_the_reason"],
+    ),
+    (
+        "--template",
+        &[
+            "an_image_is_the_root_and_all_of_it_can_be_changed_without_changing_the_layers",
+            "the_defaults_of_the_image_apply_and_flags_win",
+        ],
+    ),
     ("--files", &["open_files_are_bounded_and_the_bound_can_not_be_raised", "R09"]),
     ("--output", &["output_past_the_limit_is_counted_and_dropped_and_the_program_goes_on", "R10"]),
     ("--strict", &["with_every_limit_enforced_strict_starts_and_nothing_is_listed", "H03"]),
