@@ -215,8 +215,11 @@ impl Prober {
             reasons.into_iter().map(move |reason| (id.clone(), reason.as_str().unwrap_or_default().to_owned()))
         });
         let mut told: Vec<(String, String)> = told.filter(|(id, _)| cases.contains(id)).collect();
-        // A sandbox that doesn't start shows nothing. An observation inside is better evidence than a missing word.
-        assert!(!told.iter().any(|(_, reason)| reason.contains("setup_failed")), "with {off:?} off: {told:?}");
+        // A sandbox that doesn't start shows nothing about its boundary: another rule, such as the self-test of a managed network, has
+        // noticed. An observation inside is better evidence than a missing word.
+        let silent: BTreeSet<String> =
+            told.iter().filter(|(_, reason)| reason.contains("setup_failed")).map(|(id, _)| id.clone()).collect();
+        told.retain(|(id, _)| off.is_empty() || !silent.contains(id));
         told.sort_by_key(|(_, reason)| !reason.contains("observed"));
         told
     }
