@@ -59,6 +59,30 @@ fn a_projects_own_template_comes_before_one_that_the_operator_shares() {
 }
 
 #[test]
+fn storage_on_disk_is_what_the_operator_allows() {
+    if !is_root() {
+        return not_here("storage on disk needs root");
+    }
+    let wanted = |disk: &str| json!({ "template": "demo", "storage": "disk", "limits": { "disk": disk } });
+    let refused = |server: &Server, disk: &str| {
+        let problem = server.post(PROJECT, &wanted(disk)).problem(422, "unsupported_capability");
+        problem["detail"].as_str().unwrap_or_else(|| panic!("{problem}")).to_owned()
+    };
+    let server = Server::start_with(&["--public-templates", "demo"]);
+    image(&server, "local", "x").named("demo");
+    assert_eq!(refused(&server, "32M"), "this server keeps the files of sandboxes in memory");
+    drop(server);
+    let server = Server::start_with(&["--public-templates", "demo", "--disk-storage-max", "32M"]);
+    image(&server, "local", "x").named("demo");
+    assert!(refused(&server, "33M").contains("32M at most"), "{}", refused(&server, "33M"));
+    let sandbox = server.sandbox_with(&wanted("32M"));
+    assert_eq!(
+        stdout(&server.sh(&sandbox, "stat -f -c %T /var/lib; echo there > ~/x && cat ~/x")).lines().last(),
+        Some("there")
+    );
+}
+
+#[test]
 fn users_files_and_processes_of_an_image_are_as_clients_expect() {
     if !is_root() {
         return not_here("only root has several users inside");

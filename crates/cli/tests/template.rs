@@ -30,6 +30,18 @@ fn check(place: &Place, flags: &[&str], script: &str, stdout: &str) {
     assert_eq!((done.code, done.stdout.as_str()), (0, stdout), "{script}: {done:?}");
 }
 
+/// Builders write the same empty layer again and again.
+#[test]
+fn a_layer_that_an_image_has_twice_counts_where_it_is_topmost() {
+    let place = Place::new();
+    let layers = image(&place)
+        .system()
+        .layer(|top| top.write("etc/greeting", "first\n"))
+        .layer(|top| top.write("etc/greeting", "second\n"));
+    layers.again(1).again(1).named("demo");
+    check(&place, &[], "cat /etc/greeting", "first\n");
+}
+
 #[test]
 fn an_image_is_the_root_and_all_of_it_can_be_changed_without_changing_the_layers() {
     let place = Place::new();

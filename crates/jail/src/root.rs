@@ -192,13 +192,9 @@ impl Root {
         }
         self.attach_in_storage(lower, &below)?;
         self.resemble(&upper, &below)?;
-        // Without opaque marks the view could not tell a directory that was removed and created again from an unchanged
-        // one, and removing one fails half-way. Kernels before 6.6 keep no such marks on a tmpfs.
-        let marked =
-            openat(&self.storage, upper.as_str(), OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let marked = self.open_in_storage(&upper)?;
         if fate == Fate::HandedOver {
-            fsetxattr(&marked, "user.saggar", b"", XattrFlags::empty())?;
-            fremovexattr(&marked, "user.saggar")?;
+            check_marks(&marked)?;
         }
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         for (key, path) in [("lowerdir", &below), ("upperdir", &upper), ("workdir", &work)] {
@@ -381,6 +377,13 @@ fn mounted(source: &Source, attributes: Attributes) -> Result<Mounted<'_>, Errno
     };
     set_mount_attributes(&tree, wanted)?;
     Ok(Mounted::Ours(tree))
+}
+
+/// Without opaque marks a view could not tell a directory that was removed and created again from an unchanged one, and removing one fails
+/// half-way. Kernels before 6.6 keep no such marks on a tmpfs.
+fn check_marks(upper: &OwnedFd) -> Result<(), Errno> {
+    fsetxattr(upper, "user.saggar", b"", XattrFlags::empty())?;
+    fremovexattr(upper, "user.saggar")
 }
 
 fn attach_at(tree: BorrowedFd<'_>, directory: BorrowedFd<'_>, path: &str) -> Result<(), Errno> {

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::TemplateName;
 use saggar_domain::net::EgressMaxima;
+use saggar_domain::{ByteSize, TemplateName};
 
 use crate::sandboxes::PoolSize;
 
@@ -26,6 +26,8 @@ pub struct Settings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// The largest storage on disk that a sandbox may ask for. Without it, none.
+    pub disk_storage_max: Option<ByteSize>,
     /// How much of a managed network a sandbox may ask for.
     pub egress_maxima: EgressMaxima,
     /// How long the record of an ended sandbox is kept.

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fstatvfs, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
@@ -29,6 +29,8 @@ use crate::ranges::STORE_IDS;
 const MAKERS: &[&str] = &["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
 /// The smallest filesystem with a journal.
 const BYTES_MIN: u64 = 16 << 20;
+/// One part in so many of the disk stays free: records, and the database of a server, are on it too.
+const RESERVE: u64 = 20;
 /// How often another process may take the loop device that the kernel offered us.
 const ATTEMPTS_MAX: u32 = 64;
 
@@ -108,15 +110,26 @@ fn allocated(data: &DataDirectory, bytes: u64) -> Result<OwnedFd, Problem> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file =
         open(data.path(), flags, Mode::from_raw_mode(0o600)).map_err(|errno| failed("creating its file", &errno))?;
+    let room = fstatvfs(&file).map_err(|errno| failed("asking for the space that is left", &errno))?;
+    let left = room.f_bavail.saturating_mul(room.f_frsize);
+    let reserve = room.f_blocks.saturating_mul(room.f_frsize) / RESERVE;
+    // Before anything is taken: allocating what isn't there takes all that is.
+    if left.saturating_sub(reserve) < bytes {
+        return Err(no_room());
+    }
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(file),
-        Err(Errno::NOSPC | Errno::DQUOT) => Err(Problem::new(
-            Code::SetupFailed,
-            "the disk of the data directory has no room for the sandbox's storage",
-            "free some space, lower --disk, or keep the files in memory",
-        )),
+        Err(Errno::NOSPC | Errno::DQUOT) => Err(no_room()),
         Err(errno) => Err(failed("allocating its blocks", &errno)),
     }
+}
+
+fn no_room() -> Problem {
+    Problem::new(
+        Code::SetupFailed,
+        "the disk of the data directory has no room for the sandbox's storage",
+        "free some space, lower --disk, or keep the files in memory; a twentieth of the disk always stays free",
+    )
 }
 
 /// Makes the filesystem. Nothing is discarded, which would free the blocks; and what is zero already isn't written.

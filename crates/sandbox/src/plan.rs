@@ -218,7 +218,8 @@ impl Layout {
         self.ops.push(Op::Seal { path: String::new() });
     }
 
-    /// The layers of an image, the topmost first, as the sandbox's own ids.
+    /// The layers of an image, the topmost first, as the sandbox's own ids. One that the image has twice is used once: the kernel refuses it a
+    /// second time, and the lower one can't be seen.
     fn lowers(&mut self, template: &HeldTemplate, identity: Identity) -> Result<Vec<Source>, Problem> {
         let refuse = |layer: &StoredLayer, why: String| {
             Problem::new(
@@ -235,14 +236,14 @@ impl Layout {
                     }
                     pinned_tree(layer).map_err(|why| refuse(layer, why))
                 };
-                return template.layers.iter().rev().map(pinned).collect();
+                return different(template).map(pinned).collect();
             }
             Identity::Range { base } => base,
         };
         let mapping = range_mapping_namespace(IdPair { on_disk: STORE_IDS.start, seen: base })
             .map_err(|errno| failed("creating the id map of the template", errno).error)?;
         let mut lowers = Vec::with_capacity(template.layers.len());
-        for layer in template.layers.iter().rev() {
+        for layer in different(template) {
             if layer.record.owners != Owners::Shifted {
                 return Err(refuse(layer, "it was not imported by root".to_owned()));
             }
@@ -408,6 +409,12 @@ fn pinned_tree(layer: &StoredLayer) -> Result<Source, String> {
     let stat = rustix::fs::fstat(layer.tree()).map_err(|errno| errno.to_string())?;
     let path = layer.path().to_str().ok_or("the data directory's path is not UTF-8")?.to_owned();
     Ok(Source::Pinned { path, device: stat.st_dev, inode: stat.st_ino })
+}
+
+/// Each layer once, where it is topmost.
+fn different(template: &HeldTemplate) -> impl Iterator<Item = &StoredLayer> {
+    let mut known = BTreeSet::new();
+    template.layers.iter().rev().filter(move |layer| known.insert(layer.id.clone()))
 }
 
 /// Directories of the template in which mounts are allowed.

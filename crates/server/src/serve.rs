@@ -156,6 +156,7 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         ttl_max: config.sandboxes.ttl_max,
         allow_host_network: config.sandboxes.allow_host_network,
         public_templates: config.sandboxes.public_templates.clone(),
+        disk_storage_max: config.sandboxes.disk_storage_max,
         egress_maxima: EgressMaxima {
             bytes: config.sandboxes.egress_bytes_max,
             connections: Some(Count::new(config.sandboxes.egress_connections_max as u64)),

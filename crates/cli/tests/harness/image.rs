@@ -84,6 +84,12 @@ impl Image {
         self
     }
 
+    /// The same layer once more, on top.
+    pub fn again(mut self, number: usize) -> Self {
+        self.layers.push(self.layers[number].clone());
+        self
+    }
+
     pub fn with(mut self, change: impl FnOnce(&mut Defaults)) -> Self {
         change(&mut self.defaults);
         self

@@ -12,7 +12,7 @@ use rustix::mount::{
     fsmount, fsopen, move_mount,
 };
 
-use super::{Root, STAGE, write_new};
+use super::{Root, STAGE, check_marks, write_new};
 use crate::plan::Source;
 use crate::sys::clone_tree;
 
@@ -49,6 +49,7 @@ impl Root {
             names.push(name);
         }
         self.resemble(&upper, names.first().ok_or(Errno::INVAL)?)?;
+        check_marks(&self.open_in_storage(&upper)?)?;
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         match names.iter().try_for_each(|name| fsconfig_set_string(context.as_fd(), "lowerdir+", name.as_str())) {
             // Kernels before 6.7 take them all at once, in at most 255 bytes.
@@ -113,6 +114,10 @@ impl Root {
             Err(errno) => return Err(errno),
         }
         write_new(directory.as_fd(), name, bytes)
+    }
+
+    pub(super) fn open_in_storage(&self, path: &str) -> Result<OwnedFd, Errno> {
+        openat(&self.storage, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
     }
 
     /// Makes a directory of private storage and those above it.

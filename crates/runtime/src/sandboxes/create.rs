@@ -436,6 +436,7 @@ impl Plan {
         let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
         let pool = (Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
         let terms = new.terms.check(sandboxes.ttl_max())?;
+        sandboxes.check_storage(&new.spec)?;
         let template_project = sandboxes.template_project(project, &new.spec)?;
         Ok(Self { policy_hash, terms, pool, secrets: Resolved::default(), template_project })
     }

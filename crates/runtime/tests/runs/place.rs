@@ -161,6 +161,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
         public_templates: Vec::new(),
+        disk_storage_max: None,
         egress_maxima: Default::default(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),

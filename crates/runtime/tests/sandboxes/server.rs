@@ -103,6 +103,7 @@ impl Server {
             ttl_max: Duration::from_secs(3600),
             allow_host_network: false,
             public_templates: Vec::new(),
+            disk_storage_max: None,
             egress_maxima: Default::default(),
             retention: Duration::from_secs(3600),
             runs_retention: Duration::from_secs(3600),

@@ -76,6 +76,7 @@ pub async fn open(data: &Path, key_path: PathBuf, store: Store) -> Project {
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
         public_templates: Vec::new(),
+        disk_storage_max: None,
         egress_maxima: Default::default(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),

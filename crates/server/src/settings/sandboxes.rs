@@ -24,6 +24,8 @@ pub struct SandboxSettings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// The largest storage on disk that a sandbox may ask for. Without it, none.
+    pub disk_storage_max: Option<ByteSize>,
     /// Bytes that a sandbox with a managed network may send and receive.
     pub egress_bytes_max: Option<ByteSize>,
     /// Connections that it may have at once.
@@ -44,6 +46,7 @@ impl Default for SandboxSettings {
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
             public_templates: Vec::new(),
+            disk_storage_max: None,
             egress_bytes_max: None,
             egress_connections_max: 1024,
             egress_requests_per_minute_max: None,
@@ -62,6 +65,11 @@ impl Table for SandboxSettings {
         setting!(retention, Shared, "how long the record of an ended sandbox is kept"),
         setting!(allow_host_network, Shared, "allow sandboxes to share the host's network, unmanaged"),
         setting!(public_templates, Process, "templates of the operator that every project may use"),
+        setting!(
+            disk_storage_max,
+            Shared,
+            "the largest storage on disk that a sandbox may ask for; by default sandboxes keep their files in memory"
+        ),
         setting!(
             egress_bytes_max,
             Shared,
