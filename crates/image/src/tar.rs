@@ -26,6 +26,8 @@ pub(crate) struct Archive<R> {
     data_left: u64,
     /// Fills its last block.
     padding: u64,
+    /// Bytes that further headers of the current entry may have.
+    extension_left: u64,
     is_at_end: bool,
 }
 
@@ -92,7 +94,7 @@ pub(crate) enum TarError {
 
 impl<R: Input> Archive<R> {
     pub(crate) fn new(input: R) -> Self {
-        Self { input, position: 0, data_left: 0, padding: 0, is_at_end: false }
+        Self { input, position: 0, data_left: 0, padding: 0, extension_left: EXTENSION_MAX, is_at_end: false }
     }
 
     /// Where the data of the current entry begins, if none of it was read.
@@ -107,6 +109,7 @@ impl<R: Input> Archive<R> {
         self.position += self.input.skip(self.padding).map_err(TarError::Read)?;
         (self.data_left, self.padding) = (0, 0);
         let mut extended = Extended::default();
+        self.extension_left = EXTENSION_MAX;
         loop {
             let Some(block) = self.block()? else { return Ok(None) };
             let size = self.number(block.size())?;
@@ -220,9 +223,10 @@ impl<R: Input> Archive<R> {
 
     /// The content of a header that extends the next one.
     fn extension(&mut self, size: u64, padding: u64) -> Result<Vec<u8>, TarError> {
-        if size > EXTENSION_MAX {
-            return Err(self.malformed("an extended header of more than 1 MiB"));
-        }
+        // With its own block, so that empty headers don't go on forever either.
+        self.extension_left = (size.checked_add(BLOCK as u64))
+            .and_then(|bytes| self.extension_left.checked_sub(bytes))
+            .ok_or_else(|| self.malformed("an entry with extended headers of more than 1 MiB"))?;
         let mut content = vec![0; size as usize];
         if self.fill(&mut content)? < content.len() {
             return Err(TarError::Truncated(self.position));

@@ -17,6 +17,8 @@ use crate::tar::{Archive, Input, Kind, TarError};
 
 /// Maximum number of files of an archive that holds an image.
 const FILES_MAX: usize = 65_536;
+/// Maximum length of a name or a link's target there: the kernel's own limit.
+const NAME_LEN_MAX: usize = 4095;
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 pub(super) enum Files {
@@ -125,6 +127,16 @@ impl Files {
         let mut archive = Archive::new(Seekable(&file));
         let wrong = |error: TarError| refused(error.to_string(), "save the image anew");
         while let Some(entry) = archive.next().map_err(wrong)? {
+            let target = match &entry.kind {
+                Kind::Link { target } | Kind::HardLink { target } => target.len(),
+                Kind::File { .. } | Kind::Directory | Kind::Fifo | Kind::Device => 0,
+            };
+            if entry.path.len().max(target) > NAME_LEN_MAX {
+                return Err(refused(
+                    format!("the archive has a name of more than {NAME_LEN_MAX} bytes"),
+                    "save the image anew",
+                ));
+            }
             let place = match entry.kind {
                 Kind::File { size, segments: None } => Place::At { offset: archive.position(), size },
                 Kind::Link { target } => Place::Link(joined(&entry.path, &target)),

@@ -99,7 +99,7 @@ fn malformed_archives_are_refused() {
         ("cut in a header", good.clone().end()[..300].to_vec(), "ends in the middle"),
         ("not an archive", b"#!/bin/sh\nexit 0\n".repeat(100), "checksum"),
         ("huge size", Tar::new().add(&huge(1 << 60), b"").end(), "larger than 16G"),
-        ("largest size", Tar::new().add(&huge(u64::MAX), b"").end(), ""),
+        ("largest size", Tar::new().add(&huge(u64::MAX), b"").end(), "larger than 16G"),
         ("negative size", Tar::new().padded(&negative).end(), "no number"),
         (
             "size of a directory",
@@ -109,6 +109,17 @@ fn malformed_archives_are_refused() {
         ("unknown kind", Tar::new().add(&Head::new("a", b'Z'), b"").end(), "unknown kind"),
         ("huge header", Tar::new().add(&Head { size: Some(2 << 20), ..Head::new("x", b'x') }, b"").end(), "1 MiB"),
         ("huge long name", Tar::new().add(&Head { size: Some(1 << 40), ..Head::new("x", b'L') }, b"").end(), "1 MiB"),
+        (
+            "many headers",
+            // Each one is small enough.
+            Tar::new().pax(&[("a", &[b'x'; 600 << 10])]).pax(&[("a", &[b'x'; 600 << 10])]).file("a", b"").end(),
+            "1 MiB",
+        ),
+        (
+            "many empty headers",
+            (0..2049).fold(Tar::new(), |tar, _| tar.add(&Head::new("x", b'g'), b"")).file("a", b"").end(),
+            "1 MiB",
+        ),
         ("bad records", Tar::new().add(&Head::new("x", b'x'), b"99 path=a\n").end(), "no list of records"),
         ("name with NUL", Tar::new().pax(&[("path", b"a\0b")]).file("x", b"").end(), "NUL"),
         (

@@ -175,6 +175,11 @@ fn files_that_hold_no_image_say_so() {
     std::fs::write(place.path("other.tar"), Tar::new().file("a", b"b").end()).unwrap();
     let saved = Tar::new().file("manifest.json", br#"[{"Config": "../../etc/passwd", "Layers": []}]"#).end();
     std::fs::write(place.path("lost.tar"), saved).unwrap();
+    let long = "x".repeat(4096);
+    let named = Tar::new().pax(&[("path", long.as_bytes())]).file("x", b"").end();
+    std::fs::write(place.path("long.tar"), named).unwrap();
+    let linked = Tar::new().pax(&[("linkpath", long.as_bytes())]).link("x", "y").end();
+    std::fs::write(place.path("linked.tar"), linked).unwrap();
     let status = std::process::Command::new("mkfifo").arg(place.path("pipe")).status().unwrap();
     assert!(status.success());
     for (name, expected) in [
@@ -184,6 +189,8 @@ fn files_that_hold_no_image_say_so() {
         ("text", "ends in the middle"),
         ("other.tar", "there is no image"),
         ("lost.tar", "it is missing"),
+        ("long.tar", "a name of more than 4095 bytes"),
+        ("linked.tar", "a name of more than 4095 bytes"),
         ("pipe", "neither a directory nor a file"),
     ] {
         let problem = place.import_from(&place.path(name), Limits::default()).map(|_| ()).unwrap_err();
