@@ -241,3 +241,44 @@ fn basic(credentials: &Credentials) -> Zeroizing<String> {
     let pair = Zeroizing::new(format!("{}:{}", credentials.username, credentials.password.as_str()));
     Zeroizing::new(format!("Basic {}", STANDARD.encode(pair.as_bytes())))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+    use std::sync::{Arc, Mutex};
+
+    use super::super::dial::{Dial, Dialled};
+    use super::*;
+
+    /// Finds every host at an address of one class, and remembers what was allowed.
+    struct Recorder {
+        class: Option<AddressClass>,
+        asked: Mutex<Vec<Reach>>,
+    }
+
+    impl Dial for Recorder {
+        fn dial(&self, _host: &str, _port: u16, reach: Reach) -> Result<Dialled, Problem> {
+            self.asked.lock().expect("no thread of a test panics").push(reach);
+            Ok(Dialled { connection: Box::new(Cursor::new(Vec::new())), class: self.class })
+        }
+    }
+
+    #[test]
+    fn the_dialer_is_told_where_the_registry_is() {
+        for (class, is_registry_special) in
+            [(None, false), (Some(AddressClass::Private), true), (Some(AddressClass::Loopback), true)]
+        {
+            let dialer = Arc::new(Recorder { class, asked: Mutex::default() });
+            let options = RegistryOptions { is_plain_http: true, dialer: dialer.clone(), ..RegistryOptions::default() };
+            let reference = RegistryReference::parse("registry.example/team/app:1").unwrap();
+            let registry = Registry::new(&reference, &options).unwrap();
+            let elsewhere = Url::parse("http://elsewhere.example/").unwrap();
+            for url in [&registry.base, &elsewhere] {
+                // Nobody answers, and without TLS only loopback is used.
+                assert!(registry.request(url, ANY, None).is_err());
+            }
+            let asked = dialer.asked.lock().unwrap().clone();
+            assert_eq!(asked, [Reach::Named, Reach::Led { is_registry_special }], "{class:?}");
+        }
+    }
+}

@@ -308,18 +308,23 @@ fn a_registry_that_hangs_is_given_up() {
     check_refused("silent", &silent, options, "silent for too long");
 }
 
-/// Connects to the registry as if it were on a public address, and elsewhere as this host does.
-struct AsIfPublic(SocketAddr);
+/// Connects to the registry, and elsewhere as if the registry were on a public address.
+struct AsIfPublic {
+    registry: SocketAddr,
+    /// What the client said about the registry.
+    told: Mutex<Vec<bool>>,
+}
 
 impl Dial for AsIfPublic {
     fn dial(&self, host: &str, port: u16, reach: Reach) -> Result<Dialled, Problem> {
         match reach {
             Reach::Named => {
-                let connection = Box::new(TcpStream::connect(self.0).expect("loopback works"));
-                // Plain HTTP needs a loopback address for the first request; the registry forgets it after that.
+                let connection = Box::new(TcpStream::connect(self.registry).expect("loopback works"));
+                // Plain HTTP needs a loopback address.
                 Ok(Dialled { connection, class: Some(AddressClass::Loopback) })
             }
-            Reach::Led { .. } => {
+            Reach::Led { is_registry_special } => {
+                self.told.lock().expect("no thread of a test panics").push(is_registry_special);
                 Direct::new(Duration::from_secs(5)).dial(host, port, Reach::Led { is_registry_special: false })
             }
         }
@@ -338,8 +343,9 @@ fn a_public_registry_cannot_lead_to_internal_addresses() {
     ] {
         let answer = format!("HTTP/1.1 307 X\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n");
         let server = Server::new(move |_| answer.clone().into_bytes());
-        let options = RegistryOptions { dialer: Arc::new(AsIfPublic(server.address)), ..plain() };
-        check_refused(name, &server, options, "which is refused");
+        let dialer = Arc::new(AsIfPublic { registry: server.address, told: Mutex::default() });
+        check_refused(name, &server, RegistryOptions { dialer: dialer.clone(), ..plain() }, "which is refused");
+        assert_eq!(*dialer.told.lock().unwrap(), [true], "{name}: the registry is on loopback");
     }
     assert!(inside.asked().is_empty(), "{:?}", inside.asked());
     // A registry on loopback may lead to loopback, but not to the metadata service.
