@@ -9,6 +9,7 @@ use saggar_domain::template::LayerId;
 use sha2::{Digest, Sha256};
 
 use super::{Bytes, Decompressed};
+use crate::failure::refused;
 use crate::tar::Input;
 
 const CHUNK: usize = 256 << 10;
@@ -45,18 +46,14 @@ impl LayerStream {
     }
 
     /// The id and size of what was read, which must be everything.
-    pub(crate) fn finish(mut self) -> (LayerId, u64) {
-        if let Some(worker) = self.worker.take() {
-            // A panic of the thread has ended the process already, or was an error of a read.
-            let _ = worker.join();
-        }
+    pub(crate) fn finish(self) -> (LayerId, u64) {
         (LayerId::from_bytes(self.hash.finalize().into()), self.bytes)
     }
 
     /// Gets the next chunk when the last one is used up; `false` at the end.
     fn refill(&mut self) -> io::Result<bool> {
         while self.at == self.chunk.len() {
-            let Ok(next) = self.chunks.recv() else { return Ok(false) };
+            let Ok(next) = self.chunks.recv() else { return self.ended().map(|()| false) };
             self.chunk = next?;
             self.at = 0;
             self.bytes += self.chunk.len() as u64;
@@ -67,6 +64,17 @@ impl LayerStream {
             self.hash.update(&self.chunk);
         }
         Ok(true)
+    }
+
+    /// Nothing more comes. If the thread panicked, that isn't the end of the layer.
+    fn ended(&mut self) -> io::Result<()> {
+        match self.worker.take().map(JoinHandle::join) {
+            Some(Err(_)) => Err(io::Error::other(refused(
+                "its data can't be read: the decompression failed",
+                "compress the layer anew, and report this as a defect",
+            ))),
+            Some(Ok(())) | None => Ok(()),
+        }
     }
 }
 
@@ -115,5 +123,30 @@ fn produce(blob: Bytes, chunks: &SyncSender<io::Result<Vec<u8>>>) {
     if let Err(error) = sent {
         // Nobody reads any more: they know of another error.
         let _ = chunks.send(Err(error));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Panics;
+
+    impl Read for Panics {
+        fn read(&mut self, _buffer: &mut [u8]) -> io::Result<usize> {
+            panic!("a reader may have a defect");
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_thread_is_no_end() {
+        let read = |blob: Bytes| {
+            let mut content = Vec::new();
+            let mut stream = LayerStream::new(blob, 1 << 20, refused("too large", "none"));
+            stream.read_to_end(&mut content).map(|_| content).map_err(|error| error.to_string())
+        };
+        assert_eq!(read(Box::new(&b"plain"[..])), Ok(b"plain".to_vec()));
+        let failed = read(Box::new(b"plain".chain(Panics))).unwrap_err();
+        assert!(failed.contains("the decompression failed"), "{failed}");
     }
 }
