@@ -18,6 +18,10 @@ pub(super) type Form = Zeroizing<Vec<u8>>;
 /// Shorter texts occur by chance.
 const LEN_MIN: usize = 6;
 
+/// What encoders leave as it is, besides letters and digits: those that follow RFC 3986, Python's `quote`, JavaScript's
+/// `encodeURIComponent`, and `encodeURI` with most encoders of paths.
+const PERCENT_KEPT: [&str; 4] = ["-._~", "-._~/", "-._~!*'()", "-._~!*'();:@&=+$,/?#"];
+
 /// All forms of a value, without duplicates.
 pub(super) fn forms(value: &str) -> Vec<Form> {
     let mut forms = vec![form(value)];
@@ -26,8 +30,7 @@ pub(super) fn forms(value: &str) -> Vec<Form> {
         forms.extend((0..3).map(|offset| inside_base64(engine, value, offset)));
     }
     for case in [Case::Upper, Case::Lower] {
-        // The second is what `encodeURI` and most path encoders leave.
-        for kept in ["-._~", "-._~!*'();:@&=+$,/?#"] {
+        for kept in PERCENT_KEPT {
             let once = percent(value, case, |byte| byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte));
             // A whole query in a parameter of another one.
             let twice = percent(&once, case, |byte| byte.is_ascii_alphanumeric() || kept.as_bytes().contains(&byte));
@@ -126,6 +129,10 @@ mod tests {
         check(value, r#"wJalrXUtnFEMI/K7MDENG+bPx \"\u00e9\""#);
         check(value, "wJalrXUtnFEMI%252FK7MDENG%252BbPx%2520%2522%25C3%25A9%2522");
         check(value, "wJalrXUtnFEMI%252fK7MDENG%252bbPx%2520%2522%25c3%25a9%2522");
+        // As Python's `quote` and JavaScript's `encodeURIComponent` write it.
+        check(value, "wJalrXUtnFEMI/K7MDENG%2BbPx%20%22%C3%A9%22");
+        check(value, "wJalrXUtnFEMI/K7MDENG%252BbPx%2520%2522%25C3%25A9%2522");
+        check("it's (a) key!/*", "it's%20(a)%20key!%2F*");
         check("sk-canary", "%73%6B%2D%63%61%6E%61%72%79");
         check("sk-canary", "%73%6b%2d%63%61%6e%61%72%79");
         check(value, "774a616c725855746e46454d492f4b374d44454e472b62507820 22c3a922".replace(' ', "").as_str());
