@@ -112,10 +112,10 @@ fn write_layer(
     layer: &FoundLayer,
     budget: &mut Budget,
 ) -> Result<LayerRecord, Problem> {
-    let blob = image.open_layer(layer)?;
+    let (bytes_max, too_large) = budget.archive_max();
+    let blob = image.open_layer(layer, bytes_max)?;
     let tree = import.layer(&layer.id)?;
     let ownership = Ownership::here();
-    let (bytes_max, too_large) = budget.archive_max();
     let mut stream = LayerStream::new(blob, bytes_max, too_large);
     let unpacked = unpack(&mut stream, tree, ownership, budget)?;
     let (id, bytes) = stream.finish();

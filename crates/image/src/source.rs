@@ -17,8 +17,12 @@ pub(crate) use resolve::Blobs;
 
 use crate::blob::{Bytes, Promise};
 use crate::document::ImageConfig;
+use crate::failure::refused;
 use crate::registry::{Registry, RegistryOptions};
 use files::Files;
+
+/// How much longer compressed data may be than what it yields, besides a 64th of it.
+const COMPRESSED_MARGIN: u64 = 1 << 20;
 
 /// What to import.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,10 +96,20 @@ impl FoundImage {
         }
     }
 
-    /// The data of a layer; what was promised is checked at its end.
-    pub(crate) fn open_layer(&self, layer: &FoundLayer) -> Result<Bytes, Problem> {
+    /// The data of a layer; what was promised is checked at its end. It may have `bytes_max` bytes uncompressed.
+    pub(crate) fn open_layer(&self, layer: &FoundLayer, bytes_max: u64) -> Result<Bytes, Problem> {
         match &layer.blob {
-            LayerBlob::Promised(promise) => self.blobs.open(promise),
+            LayerBlob::Promised(promise) => {
+                // Compressed data may hold parts that yield nothing, so the bound of what it yields doesn't bound it.
+                let blob_max = bytes_max.saturating_add(bytes_max / 64).saturating_add(COMPRESSED_MARGIN);
+                if promise.size > blob_max {
+                    return Err(refused(
+                        format!("its blob has {} bytes, more than the layer may have uncompressed", promise.size),
+                        "import a smaller image, or raise --max-size",
+                    ));
+                }
+                self.blobs.open(promise)
+            }
             LayerBlob::File(path) => self.blobs.open_file(path),
         }
     }

@@ -171,6 +171,22 @@ fn bombs_stop_at_their_bounds() {
     }
 }
 
+#[test]
+fn compressed_data_that_yields_nothing_is_bounded() {
+    let small = Limits { bytes_max: 1 << 20, entries_max: 100 };
+    let archive = Tar::new().file("a", b"x").end();
+    // A zstd frame that is skipped, and empty gzip members.
+    let length: u32 = 3 << 20;
+    let skipped = [&[0x50, 0x2a, 0x4d, 0x18][..], &length.to_le_bytes(), &vec![0; length as usize]].concat();
+    let empty = gzip(b"");
+    let members = empty.repeat((3 << 20) / empty.len());
+    for (name, blob) in [("skipped", skipped), ("members", [members, gzip(&archive)].concat())] {
+        let layer = Layer { blob, archive: archive.clone() };
+        let image = Image { layers: vec![layer], ..Image::new([]) };
+        check_image(name, &image, small, "more than the layer may have uncompressed");
+    }
+}
+
 /// A zstd frame with a window of 1 KiB times a power of two, and one block of 128 zeroes.
 fn windowed(exponent: u8) -> Vec<u8> {
     let block = (128_u32 << 3) | (1 << 1) | 1;
