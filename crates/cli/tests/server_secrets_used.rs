@@ -241,3 +241,74 @@ fn a_sandbox_is_refused_a_secret_that_is_not_there_or_has_no_use() {
         create(spec).expect(201);
     });
 }
+
+/// Changes the network as E2B's clients do.
+fn update(server: &Server, sandbox: &str, network: &Value) -> http::Answer {
+    let (path, key) = update_of(server, sandbox);
+    let headers = [key.as_str(), "Content-Type: application/json"];
+    server.request_without_key("PUT", &path, &headers, network.to_string().as_bytes())
+}
+
+fn update_of(server: &Server, sandbox: &str) -> (String, String) {
+    let short = sandbox.rsplit('_').next().expect("an id");
+    let key = server.authorization().replace("Authorization: Bearer ", "X-API-Key: ");
+    (format!("/sandboxes/{short}/network"), key)
+}
+
+/// A sandbox whose requests to good.test get a header by a rule.
+fn with_header(server: &Server) -> String {
+    let sandbox = server.sandbox_with(&json!({ "network": "proxied", "egress": { "allow": ["good.test"] } }));
+    let headers = json!({ "Authorization": format!("Bearer {FIRST}") });
+    let rules = json!({ "rules": { "good.test": [{ "transform": { "headers": headers } }] } });
+    assert_eq!(update(server, &sandbox, &rules).status, 204);
+    fetch(server, &sandbox, "/with");
+    assert_eq!(last_seen(), bearer("/with", FIRST));
+    sandbox
+}
+
+/// Asks without any credentials of its own.
+fn fetch(server: &Server, sandbox: &str, path: &str) {
+    server.sh(sandbox, &format!("curl -sS -m 20 https://good.test{path}"));
+}
+
+#[test]
+fn a_server_that_is_killed_while_a_header_is_taken_away_leaves_that_to_the_next() {
+    in_world("a_server_that_is_killed_while_a_header_is_taken_away_leaves_that_to_the_next", || {
+        let mut server = Server::start();
+        let sandbox = with_header(&server);
+        server.stop();
+        server.fails_at = "kill egress/row".to_owned();
+        server.begin();
+        let (path, key) = update_of(&server, &sandbox);
+        let mut connection = server.connect();
+        http::send(&mut connection, "PUT", &path, &["Content-Type: application/json", &key], b"{}");
+        server.ended();
+        server.fails_at = String::new();
+        server.begin();
+        fetch(&server, &sandbox, "/without");
+        assert_eq!(last_seen(), ("/without".to_owned(), String::new()));
+    });
+}
+
+#[test]
+fn a_header_is_taken_away_also_if_the_supervisor_does_not_confirm_the_rules() {
+    in_world("a_header_is_taken_away_also_if_the_supervisor_does_not_confirm_the_rules", || {
+        let server = Server::start();
+        let sandbox = with_header(&server);
+        let supervisor = supervisor_of(&server, &sandbox);
+        kill_process(supervisor, Signal::STOP).expect("ours");
+        let answer = update(&server, &sandbox, &json!({}));
+        kill_process(supervisor, Signal::CONT).expect("ours");
+        assert_ne!(answer.status, 204, "it can't have confirmed them");
+        fetch(&server, &sandbox, "/without");
+        assert_eq!(last_seen(), ("/without".to_owned(), String::new()));
+    });
+}
+
+/// The process that listens for the sandbox's control connections.
+fn supervisor_of(server: &Server, sandbox: &str) -> Pid {
+    use std::os::unix::net::UnixStream;
+    let socket = server.data().join("control").join(format!("{}.sock", id_of(sandbox)));
+    let stream = UnixStream::connect(socket).expect("its supervisor lives");
+    rustix::net::sockopt::socket_peercred(&stream).expect("a socket").pid
+}

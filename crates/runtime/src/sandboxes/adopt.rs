@@ -101,10 +101,11 @@ impl Sandboxes {
         Ok(found)
     }
 
-    /// What changed while no server ran, and what a server didn't come to before it died.
+    /// What changed while no server ran, and what a server didn't come to before it died. Also for sandboxes that use no secret: the
+    /// last one may have been taken away just before.
     async fn bind_adopted(&self) -> Result<(), Fault> {
         for (id, row) in self.live_rows().await? {
-            if !row.asked.spec.secrets.is_empty() {
+            if row.asked.spec.network == Some(NetworkMode::Proxied) {
                 self.rebind(&id).await;
             }
         }

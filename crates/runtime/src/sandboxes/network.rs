@@ -1,9 +1,9 @@
 //! The network rules of a live sandbox, replaced while it runs; and what it did with its network.
 //!
-//! The row is written first, then the supervisor enforces the rules, then the client gets its answer. So the row always has what was
-//! asked for last. If this process dies in between, the rules before stay in force until the next server adopts the sandbox: it compares
-//! the rules in force with the row, and sends those of the row before it accepts any request. If the supervisor doesn't confirm them,
-//! they are sent again until it does.
+//! The row is written first, then its secrets are bound, then the supervisor enforces the rules, then the client gets its answer. So the
+//! row always has what was asked for last. If this process dies in between, the rules before stay in force until the next server adopts
+//! the sandbox: it compares the rules in force with the row, and sends those of the row, and its secrets, before it accepts any request.
+//! If the supervisor doesn't confirm them, they are sent again until it does.
 
 use std::sync::Arc;
 
@@ -66,18 +66,22 @@ impl Sandboxes {
             self.resolve_secrets(&live.project, secrets).await?;
         }
         let hash = policy_hash(&row, egress.clone(), secrets.clone())?;
-        // Before the row: if this ends in between, the rules are sent again.
+        // Before the row: if this ends in between, the rules and the secrets are sent again.
         live.set_unruled(true);
+        if secrets.is_some() {
+            live.set_unbound(true);
+        }
         match self.store().set_egress(live.id.clone(), egress.clone(), secrets.clone(), hash).await? {
             Changed::Done => {}
             Changed::Otherwise(_) | Changed::Absent => return Err(self.ended_fault(&live.project, &live.id).await),
         }
         pass("egress/row");
         let uses_secrets = secrets.as_ref().is_some_and(|secrets| !secrets.is_empty());
-        self.enforce(live, egress, uses_secrets).await?;
+        // Before the rules: they may allow more, and no request may get a secret that was taken away.
         if secrets.is_some() {
             self.bind_all(std::slice::from_ref(&live.id)).await?;
         }
+        self.enforce(live, egress, uses_secrets).await?;
         pass("egress/ruled");
         self.row_of(&live.project, &live.id).await
     }
@@ -125,11 +129,11 @@ impl Sandboxes {
             for live in some {
                 let (this, live) = (self.clone(), Arc::clone(live));
                 tasks.spawn(async move {
-                    if live.is_unruled() {
-                        this.rule_again(&live).await;
-                    }
                     if live.is_unbound() {
                         this.rebind(&live.id).await;
+                    }
+                    if live.is_unruled() {
+                        this.rule_again(&live).await;
                     }
                 });
             }
