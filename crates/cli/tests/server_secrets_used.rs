@@ -291,6 +291,32 @@ fn a_server_that_is_killed_while_a_header_is_taken_away_leaves_that_to_the_next(
 }
 
 #[test]
+fn header_rules_are_replaced_beside_the_other_secrets_of_a_sandbox() {
+    in_world("header_rules_are_replaced_beside_the_other_secrets_of_a_sandbox", || {
+        let server = Server::start();
+        store(&server, FIRST);
+        let sandbox = user(&server);
+        let used = |network: Value| {
+            assert_eq!(update(&server, &sandbox, &network).status, 204);
+            let secrets = server.get(&sandbox).expect(200)["secrets"].clone();
+            let secrets = secrets.as_array().expect("a list").clone();
+            let name = |secret: &Value| secret["name"].as_str().expect("text").to_owned();
+            let (headers, others): (Vec<_>, Vec<_>) =
+                secrets.iter().partition(|secret| name(secret).starts_with("e2b-header-"));
+            assert_eq!(others, [&json!({ "name": "api", "env": "KEY" })]);
+            ask(&server, &sandbox, "/v1/kept");
+            assert_eq!(last_seen(), bearer("/v1/kept", FIRST));
+            headers.into_iter().map(name).collect::<Vec<_>>()
+        };
+        let rules =
+            |value: &str| json!({ "rules": { "good.test": [{ "transform": { "headers": { "X-Key": value } } }] } });
+        let (first, second) = (used(rules(FIRST)), used(rules(SECOND)));
+        assert!(first.len() == 1 && second.len() == 1 && first != second, "{first:?} {second:?}");
+        assert_eq!(used(json!({})), Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_header_is_taken_away_also_if_the_supervisor_does_not_confirm_the_rules() {
     in_world("a_header_is_taken_away_also_if_the_supervisor_does_not_confirm_the_rules", || {
         let server = Server::start();

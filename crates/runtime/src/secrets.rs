@@ -21,6 +21,7 @@ mod vault;
 pub(crate) use bind::{Resolved, unknown_secret};
 pub(crate) use check::Opener;
 pub use header::HeaderRule;
+pub(crate) use header::with_headers;
 pub use key_file::{KeyFault, KeyFile};
 pub use manage::{SECRETS, SetSecret, Written};
 pub use rekey::{OldKeys, Rekeyed, rekey};

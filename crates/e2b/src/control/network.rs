@@ -208,8 +208,8 @@ pub(super) async fn update(
     let given = given(granted, None, Some(&network))?;
     if now == NetworkMode::Proxied {
         let headers = network.headers()?;
-        let secrets = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
-        server.sandboxes.set_network(&allowed.permit, given.egress, Some(secrets)).await?;
+        let headers = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
+        server.sandboxes.set_network(&allowed.permit, given.egress, Some(headers)).await?;
         return Ok(StatusCode::NO_CONTENT);
     }
     if given.mode == now {

@@ -19,6 +19,7 @@ use super::live::Live;
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
+use crate::secrets::with_headers;
 
 /// Supervisors that rules are sent to at once.
 const AT_ONCE: usize = 64;
@@ -30,17 +31,18 @@ impl Sandboxes {
         self.set_network(permit, egress, None).await
     }
 
-    /// The same, and replaces the secrets that it uses, if any are given. When this returns its requests get these and no others.
+    /// The same, and replaces the headers of its requests, if any are given: secrets from [`Self::store_headers`]. When this returns its
+    /// requests get these headers and no others. Its other secrets stay.
     pub async fn set_network(
         &self,
         permit: &Permit,
         egress: EgressDraft,
-        secrets: Option<Vec<SecretUse>>,
+        headers: Option<Vec<SecretUse>>,
     ) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let egress = self.limited(egress)?;
         let this = self.clone();
-        let work = tokio::spawn(async move { this.replace_rules(&live, egress, secrets).await });
+        let work = tokio::spawn(async move { this.replace_rules(&live, egress, headers).await });
         work.await.map_err(|error| Fault::internal("replacing network rules", error))?
     }
 
@@ -54,7 +56,7 @@ impl Sandboxes {
         &self,
         live: &Arc<Live>,
         egress: EgressDraft,
-        secrets: Option<Vec<SecretUse>>,
+        headers: Option<Vec<SecretUse>>,
     ) -> Result<Sandbox, Fault> {
         let _turn = live.ruling.lock().await;
         let row = self.row_of(&live.project, &live.id).await?;
@@ -62,9 +64,10 @@ impl Sandboxes {
             return Err(not_proxied(&row));
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
-        if let Some(secrets) = &secrets {
-            self.resolve_secrets(&live.project, secrets).await?;
+        if let Some(headers) = &headers {
+            self.resolve_secrets(&live.project, headers).await?;
         }
+        let secrets = headers.map(|headers| with_headers(&row.asked.spec.secrets, headers));
         let hash = policy_hash(&row, egress.clone(), secrets.clone())?;
         // Before the row: if this ends in between, the rules and the secrets are sent again.
         live.set_unruled(true);

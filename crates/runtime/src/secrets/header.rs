@@ -86,6 +86,11 @@ fn is_reserved(name: &SecretName) -> bool {
     digits.is_some_and(|digits| digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
+/// The secrets of a sandbox with other headers. Those that aren't headers stay.
+pub(crate) fn with_headers(uses: &[SecretUse], headers: Vec<SecretUse>) -> Vec<SecretUse> {
+    uses.iter().filter(|used| !is_reserved(&used.name)).cloned().chain(headers).collect()
+}
+
 /// Refuses a name that others may not store: what is stored under it would be removed.
 pub(super) fn check_unreserved(name: &SecretName) -> Result<(), Fault> {
     match is_reserved(name) {
@@ -115,5 +120,14 @@ mod tests {
             let name = SecretName::parse(&name).unwrap();
             assert_eq!((is_reserved(&name), check_unreserved(&name).is_err()), (expected, expected), "{name}");
         }
+    }
+
+    #[test]
+    fn other_headers_leave_the_other_secrets_as_they_are() {
+        let header = |digit: &str| -> SecretUse { format!("{PREFIX}{}", digit.repeat(DIGITS)).parse().unwrap() };
+        let own: Vec<SecretUse> = ["KEY=openai", "e2b-header-mine"].map(|text| text.parse().unwrap()).into();
+        let before = [own.clone(), vec![header("1"), header("2")]].concat();
+        assert_eq!(with_headers(&before, vec![header("3")]), [own.clone(), vec![header("3")]].concat());
+        assert_eq!(with_headers(&before, Vec::new()), own);
     }
 }
