@@ -156,7 +156,8 @@ fn every_test_that_the_threat_model_names_is_there() {
     let page = read(&repository().join("THREAT_MODEL.md"));
     let (_, table) = page.split_once("| attempts | tests |\n").expect("the page has a table of tests");
     let rows = table.lines().take_while(|line| line.starts_with('|')).filter(|line| !line.starts_with("|---"));
-    let directories = ["crates/cli/tests", "crates/store/tests/store", "crates/runtime/tests/runs"];
+    let directories =
+        ["crates/cli/tests", "crates/store/tests/store", "crates/runtime/tests/runs", "crates/image/tests/images"];
     let sources: Vec<String> = directories.iter().flat_map(|place| sources(&repository().join(place))).collect();
     for row in rows {
         let cell = row.rsplit(" | ").next().expect("a cell");
