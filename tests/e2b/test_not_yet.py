@@ -21,7 +21,7 @@ OPTIONS = {
     "rules": ({"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}}, "enforced"),
     "pause without memory": ({"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}}, NOT_YET),
     "volumes": ({"volume_mounts": {"/mnt": "a-volume"}}, NOT_YET),
-    "mcp": ({"mcp": {"browserbase": {}}}, "'mcp-gateway' not found"),
+    "mcp": ({"mcp": {"browserbase": {}}}, "mcp is not supported yet"),
     "timeout": ({"timeout": 10**9}, "longer"),
     "metadata": ({"metadata": {"a": "b\n"}}, "label"),
 }

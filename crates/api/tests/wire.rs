@@ -238,6 +238,7 @@ fn sandbox() -> Value {
         "project_id": "prj_aaaaaaaaaaaaaaaaaaaaaaaaaa",
         "state": "running",
         "template": "base",
+        "storage": "memory",
         "labels": {"team": "red"},
         "tier": "namespace",
         "network": "none",

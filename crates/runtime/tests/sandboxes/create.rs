@@ -85,7 +85,6 @@ fn what_cannot_be_made_is_refused_before_anything_is_started() {
         (r#"{"network": "host"}"#, Code::UnsupportedCapability, "network"),
         (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction, "network rules"),
         (r#"{"tier": "vm"}"#, Code::UnsupportedCapability, "tier"),
-        (r#"{"template": "mine"}"#, Code::UnsupportedCapability, "template"),
         (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue, "memory"),
     ] {
         let Err(Fault::Refused(problem)) = server.run(server.create(with_spec(spec(json)), None)) else {
@@ -93,6 +92,8 @@ fn what_cannot_be_made_is_refused_before_anything_is_started() {
         };
         assert!(problem.code == code && problem.message.contains(named), "{json}: {problem:?}");
     }
+    let unknown = server.run(server.create(with_spec(spec(r#"{"template": "mine"}"#)), None));
+    assert!(matches!(&unknown, Err(Fault::NoSuchTemplate(problem)) if problem.message.contains("mine")), "{unknown:?}");
     assert_eq!((host.launched(), server.rows().len(), server.taken()), (0, 0, 0));
 }
 

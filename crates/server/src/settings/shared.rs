@@ -118,6 +118,7 @@ mod tests {
             "allow_host_network",
             "capacity",
             "default_ttl",
+            "disk_storage_max",
             "egress_bytes_max",
             "egress_connections_max",
             "egress_requests_per_minute_max",
