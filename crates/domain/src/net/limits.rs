@@ -12,6 +12,7 @@ pub const CONNECTIONS: u64 = 1024;
 pub const CONNECTIONS_PER_HOST: u64 = 512;
 /// What can be asked for at most. Each connection takes memory and descriptors of the egress process.
 const CONNECTIONS_MAX: u64 = 4096;
+const CONNECTIONS_MIN: u64 = 2;
 const REQUESTS_MAX: u64 = 1_000_000;
 
 /// What was asked for. Where nothing was, bytes and requests have no limit, and connections the defaults above.
@@ -107,13 +108,14 @@ impl EgressLimits {
     pub(crate) fn check(&self) -> Result<(), Problem> {
         let bytes = |size: Option<ByteSize>| size.map(ByteSize::bytes);
         let count = |count: Option<Count>| count.map(Count::get);
-        for (name, value, most) in [
-            ("bytes", bytes(self.bytes), u64::MAX),
-            ("bytes_per_host", bytes(self.bytes_per_host), u64::MAX),
-            ("connections", count(self.connections), CONNECTIONS_MAX),
-            ("connections_per_host", count(self.connections_per_host), CONNECTIONS_MAX),
-            ("requests_per_minute", count(self.requests_per_minute), REQUESTS_MAX),
-            ("requests_per_minute_per_host", count(self.requests_per_minute_per_host), REQUESTS_MAX),
+        for (name, value, least, most) in [
+            ("bytes", bytes(self.bytes), 1, u64::MAX),
+            ("bytes_per_host", bytes(self.bytes_per_host), 1, u64::MAX),
+            // The test of the network at its start opens one connection while the last one is being closed.
+            ("connections", count(self.connections), CONNECTIONS_MIN, CONNECTIONS_MAX),
+            ("connections_per_host", count(self.connections_per_host), 1, CONNECTIONS_MAX),
+            ("requests_per_minute", count(self.requests_per_minute), 1, REQUESTS_MAX),
+            ("requests_per_minute_per_host", count(self.requests_per_minute_per_host), 1, REQUESTS_MAX),
         ] {
             match value {
                 Some(0) => {
@@ -123,11 +125,11 @@ impl EgressLimits {
                         "leave the limit out, or use a network without rules: it allows nothing",
                     ));
                 }
-                Some(value) if value > most => {
+                Some(value) if value < least || value > most => {
                     return Err(Problem::new(
                         Code::InvalidValue,
                         format!("the network limit {name} of {value} is out of range"),
-                        format!("choose a value from 1 to {most}"),
+                        format!("choose a value from {least} to {most}"),
                     ));
                 }
                 Some(_) | None => {}
@@ -175,6 +177,7 @@ mod tests {
             r#"{"bytes": 0}"#,
             r#"{"bytes_per_host": "0K"}"#,
             r#"{"connections": 0}"#,
+            r#"{"connections": 1}"#,
             r#"{"connections": 4097}"#,
             r#"{"connections_per_host": 4097}"#,
             r#"{"requests_per_minute": 0}"#,

@@ -95,11 +95,11 @@ impl Table for SandboxSettings {
             (self.default_ttl > self.ttl_max, "default_ttl is above ttl_max", "lower default_ttl or raise ttl_max"),
             (self.default_ttl.is_zero(), "default_ttl is zero", "set a lifetime, such as 5m"),
             (
-                self.egress_connections_max == 0
+                self.egress_connections_max < 2
                     || self.egress_bytes_max.is_some_and(|most| most.bytes() == 0)
                     || self.egress_requests_per_minute_max == Some(0),
-                "a maximum of the managed network is zero: no sandbox could use it",
-                "set egress_bytes_max, egress_connections_max and egress_requests_per_minute_max to more than 0",
+                "a maximum of the managed network is too small: no sandbox could use it",
+                "set egress_connections_max to 2 or more, egress_bytes_max and egress_requests_per_minute_max to 1 or more",
             ),
         ])
     }

@@ -33,19 +33,17 @@ pub(super) fn run(session: &mut Session, rules: &Rules, probes: Probes) -> Resul
     if !FAKE_V4.contains(address) {
         return Err(broken("a name is looked up outside of the sandbox", &address));
     }
+    refused("a forbidden name", name.into(), SocketAddr::new(address, 80), SELF_TEST_NAME)?;
     let is_denied = |address: &Ipv4Addr| {
         let to = Destination { host: Host::V4(*address), port: METADATA_PORT };
         matches!(rules.connection(&to), Passage::Denied(_))
     };
     let denied = METADATA.into_iter().find(is_denied);
-    // All are under way before the first answer is waited for.
-    let name = asked(name.into(), SocketAddr::new(address, 80), SELF_TEST_NAME);
-    let metadata = denied
-        .map(|address| asked(metadata.into(), SocketAddr::new(address.into(), METADATA_PORT), &address.to_string()));
-    let direct = sent(direct.into(), DIRECT, &[0; 16]);
-    refused("a forbidden name", name)?;
-    metadata.map_or(Ok(()), |metadata| refused("a metadata address", metadata))?;
-    closed("a direct connection", direct)?;
+    if let Some(address) = denied {
+        let to = SocketAddr::new(address.into(), METADATA_PORT);
+        refused("a metadata address", metadata.into(), to, &address.to_string())?;
+    }
+    closed("a direct connection", direct.into())?;
     // Each was reported as denied, too. No program runs yet, so there are no other decisions.
     let mut missing = vec![(SELF_TEST_NAME.to_owned(), 80), (DIRECT.ip().to_string(), DIRECT.port())];
     missing.extend(denied.map(|address| (address.to_string(), METADATA_PORT)));
@@ -83,25 +81,14 @@ fn question() -> Vec<u8> {
     bytes
 }
 
-fn asked(stream: TcpStream, to: SocketAddr, host: &str) -> io::Result<TcpStream> {
-    sent(stream, to, format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n").as_bytes())
-}
-
-/// Connects, and sends something small.
-fn sent(mut stream: TcpStream, to: SocketAddr, bytes: &[u8]) -> io::Result<TcpStream> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    // Bounds the connection's set-up as well.
-    stream.set_write_timeout(Some(PATIENCE))?;
-    connect(&stream, &to)?;
-    stream.write_all(bytes)?;
-    Ok(stream)
-}
-
 /// A request must be answered with a refusal.
-fn refused(what: &str, asked: io::Result<TcpStream>) -> Result<(), Problem> {
+fn refused(what: &str, mut stream: TcpStream, to: SocketAddr, host: &str) -> Result<(), Problem> {
     let mut answer = Vec::new();
-    match asked.and_then(|stream| stream.take(4096).read_to_end(&mut answer)) {
+    let asked = dial(&stream, to).and_then(|()| {
+        write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+        stream.take(4096).read_to_end(&mut answer)
+    });
+    match asked {
         Err(error) => Err(broken(&format!("{what} gets no answer"), &error.kind())),
         Ok(_) if answer.starts_with(b"HTTP/1.1 403 ") && holds(&answer.to_ascii_lowercase(), MARK) => Ok(()),
         Ok(_) => Err(broken(&format!("{what} is not refused"), &"the answer is not a refusal")),
@@ -109,13 +96,22 @@ fn refused(what: &str, asked: io::Result<TcpStream>) -> Result<(), Problem> {
 }
 
 /// A connection that speaks neither TLS nor HTTP must end without a byte.
-fn closed(what: &str, sent: io::Result<TcpStream>) -> Result<(), Problem> {
-    match sent.and_then(|mut stream| stream.read(&mut [0])) {
+fn closed(what: &str, mut stream: TcpStream) -> Result<(), Problem> {
+    let read = dial(&stream, DIRECT).and_then(|()| stream.write_all(&[0; 16])).and_then(|()| stream.read(&mut [0]));
+    match read {
         Ok(0) => Ok(()),
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::CONNRESET | Errno::CONNREFUSED)) => Ok(()),
         Ok(_) => Err(broken(&format!("{what} is not refused"), &"it was answered")),
         Err(error) => Err(broken(&format!("{what} is not refused"), &error.kind())),
     }
+}
+
+fn dial(stream: &TcpStream, to: SocketAddr) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    // Bounds the connection's set-up as well.
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(connect(stream, &to)?)
 }
 
 fn holds(bytes: &[u8], part: &[u8]) -> bool {
