@@ -150,7 +150,7 @@ def test_many_sandboxes_at_once(server):
 
 def test_what_is_not_built(server):
     async def test(sandbox):
-        calls = [sandbox.create_snapshot, lambda: AsyncSandbox.create("nextjs"), lambda: e2b.AsyncVolume.create("v")]
+        calls = [sandbox.create_snapshot, lambda: e2b.AsyncVolume.create("v")]
         calls += [lambda: e2b.AsyncTemplate.build(e2b.AsyncTemplate().from_image("debian:12"), "mine")]
         if IS_NEW:
             calls += [sandbox.fork, lambda: e2b.AsyncSecret.create("name", "value")]
@@ -158,6 +158,8 @@ def test_what_is_not_built(server):
             with pytest.raises(Exception, match="not supported yet") as refused:
                 await call()
             assert type(refused.value).__module__ == "e2b.exceptions", repr(refused.value)
+        with pytest.raises(Exception, match="'nextjs' not found"):
+            await AsyncSandbox.create("nextjs")
         assert await e2b.AsyncTemplate.exists("base")
 
     run(test)
