@@ -82,6 +82,7 @@ test-clients: setup-test ## run the usual network clients in a sandbox with a ma
 
 test-all: test test-clients test-mutation test-vm ## test, the network clients, and the full mutation check here and in an emulated machine
 
+# SEED=random sends other requests than the last time; SEED=1 repeats those of a report.
 test-schema: setup-test ## send valid and invalid requests generated from the OpenAPI document (two minutes; needs PyPI the first time)
 	@cargo build --locked --package saggar
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)" $(SEED)

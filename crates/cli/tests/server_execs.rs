@@ -119,6 +119,19 @@ fn limits_of_its_own_count_what_an_exec_used() {
 }
 
 #[test]
+fn limits_that_no_exec_can_have_are_the_fault_of_the_request() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    let exec = json!({ "command": "true", "limits": { "pids": "46192479" } });
+    let answer = server.post(&format!("{sandbox}/execs"), &exec);
+    let status = answer.status;
+    let problem = answer.expect(status);
+    // Where an exec can't have limits at all, that is the reason.
+    let is_refused = ["invalid_value", "unsupported_capability"].iter().any(|code| problem["code"] == *code);
+    assert!(is_refused && (400..500).contains(&status), "{status} {problem}");
+}
+
+#[test]
 fn root_of_a_sandbox_that_was_made_for_user_writes_its_private_root() {
     if !rustix::process::geteuid().is_root() {
         return eprintln!("NOT RUN HERE: an ordinary user's sandboxes have one user");

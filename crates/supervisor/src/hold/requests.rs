@@ -485,9 +485,11 @@ fn portion_failed(error: &std::io::Error) -> Problem {
             "limit the sandbox instead",
         );
     }
-    Problem::new(
-        Code::SetupFailed,
-        format!("the limits of the exec can't be set: {}", error.kind()),
-        "request no more than the sandbox has",
-    )
+    // The kernel refuses what is beyond its own bounds or those of the sandbox: the request is at fault, not the host.
+    let code = match error.kind() {
+        std::io::ErrorKind::InvalidInput => Code::InvalidValue,
+        _ => Code::SetupFailed,
+    };
+    let message = format!("the limits of the exec can't be set: {}", error.kind());
+    Problem::new(code, message, "request no more than the sandbox has")
 }
