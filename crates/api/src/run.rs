@@ -266,6 +266,9 @@ pub struct RunQuestion {
 pub struct RunParked {
     /// The number of the step.
     pub step: u64,
+    /// The attempt whose outcome is unknown. A step that is retried may park again, with the next attempt.
+    #[serde(default)]
+    pub attempt: u32,
     /// The tool that was called, or `model`.
     pub tool: String,
     /// Why the outcome is unknown.
@@ -400,6 +403,9 @@ pub struct SignalRun {
 pub struct DecideStep {
     /// The decision.
     pub decision: StepDecision,
+    /// The attempt that it is about; by default the one that is parked when the request arrives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempt: Option<u32>,
     /// The result of the step, with `done`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,

@@ -58,6 +58,8 @@ pub enum Input {
     /// A decision about an effect whose outcome is unknown.
     Decide {
         step: u64,
+        /// The attempt whose outcome is unknown; `None` in journals and letters that don't say.
+        attempt: Option<u32>,
         decision: Decision,
     },
     /// The child that the run is waiting for has ended.

@@ -95,7 +95,9 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         }
         Event::Paused { .. } => Some(Input::Pause),
         Event::Resumed { .. } => Some(Input::Resume),
-        Event::StepDecided { step, decision, .. } => Some(Input::Decide { step: *step, decision: decision.clone() }),
+        Event::StepDecided { step, decision, .. } => {
+            Some(Input::Decide { step: *step, attempt: None, decision: decision.clone() })
+        }
         Event::StepIntended { .. } => match &run.open_step()?.phase {
             Attempt::Probing => reported(Report::NeverDone, 0),
             Attempt::Doing

@@ -63,11 +63,25 @@ fn what_was_never_done_or_is_to_be_retried_waits_for_the_resume_too() {
     let mut parked = under_way("once");
     lose_worker(&mut parked);
     parked.input(Input::Pause).unwrap();
-    let retry = Input::Decide { step: 2, decision: Decision::Retry };
+    let retry = Input::Decide { step: 2, attempt: None, decision: Decision::Retry };
     assert_eq!(names(&parked.input(retry).unwrap()), ["step_decided", "step_interrupted"]);
     assert_eq!(parked.run.status(), RunStatus::Paused);
     assert_eq!(names(&parked.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     parked.check();
+}
+
+#[test]
+fn a_decision_about_one_attempt_says_nothing_about_the_next() {
+    let mut driven = under_way("once");
+    lose_worker(&mut driven);
+    let retry = |attempt| Input::Decide { step: 2, attempt: Some(attempt), decision: Decision::Retry };
+    assert_eq!(driven.input(retry(2)), Err(Rejected::NotAwaited));
+    assert_eq!(names(&driven.input(retry(1)).unwrap()), ["step_decided", "step_intended"]);
+    // The worker is lost again, while the same decision lies in the inbox a second time.
+    assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_unknown"]);
+    assert_eq!(driven.input(retry(1)), Err(Rejected::NotAwaited));
+    assert_eq!(names(&driven.input(retry(2)).unwrap()), ["step_decided", "step_intended"]);
+    driven.check();
 }
 
 #[test]
@@ -140,7 +154,7 @@ fn what_may_have_been_done_once_is_not_forked_away() {
     assert_eq!(fork(&driven).err(), Some(Rejected::Undecided { step: 2 }), "under way");
     lose_worker(&mut driven);
     assert_eq!(fork(&driven).err(), Some(Rejected::Undecided { step: 2 }), "parked");
-    driven.input(Input::Decide { step: 2, decision: Decision::Done(Body::text("it was")) }).unwrap();
+    driven.input(Input::Decide { step: 2, attempt: None, decision: Decision::Done(Body::text("it was")) }).unwrap();
     assert!(fork(&driven).is_ok(), "decided");
 }
 

@@ -99,12 +99,12 @@ fn a_person_decides_about_a_step_that_nobody_knows_of() {
         let mut driven = Driven::start(agent());
         driven.reply(&[("once", "{}")]);
         assert_eq!(
-            driven.input(Input::Decide { step: 2, decision: decision.clone() }),
+            driven.input(Input::Decide { step: 2, attempt: None, decision: decision.clone() }),
             Err(Rejected::NotAwaited),
             "not before it is parked"
         );
         driven.input(Input::claim(2)).unwrap();
-        assert_eq!(names(&driven.input(Input::Decide { step: 2, decision }).unwrap()), events);
+        assert_eq!(names(&driven.input(Input::Decide { step: 2, attempt: None, decision }).unwrap()), events);
         driven.check();
     }
 }
@@ -354,7 +354,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 2 => Input::Pause,
                 3 => Input::Resume,
                 4 if turn > 100 => Input::Cancel,
-                5 => Input::Decide { step: driven.run.last_step(), decision: Decision::Retry },
+                5 => Input::Decide { step: driven.run.last_step(), attempt: None, decision: Decision::Retry },
                 6 => {
                     let name = if chance(2) == 0 { "answer" } else { "message" };
                     let question = Some(driven.run.last_step()).filter(|_| chance(4) > 0);

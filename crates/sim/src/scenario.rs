@@ -282,7 +282,7 @@ impl Simulation {
             (Some(true), None) | (Some(false), _) => Decision::Retry,
         };
         self.world.note(format!("a person decides about {}", key.as_str()));
-        self.tell(id, Instruction::Decide { step: open.step, decision });
+        self.tell(id, Instruction::Decide { step: open.step, attempt: Some(open.attempt), decision });
     }
 
     /// Stores a long text as the runtime's handle does before it accepts a letter.

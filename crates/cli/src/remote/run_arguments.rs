@@ -146,6 +146,9 @@ pub(crate) enum RunsCommand {
         /// Decision: retry, done or abandon
         #[arg(value_name = "DECISION", value_parser = decision)]
         decision: StepDecision,
+        /// Attempt that the decision is about, as `runs show` prints it [default: the one that is parked now]
+        #[arg(long, value_name = "N")]
+        attempt: Option<u32>,
         /// Result of the step, with done
         #[arg(long, value_name = "TEXT")]
         result: Option<String>,

@@ -81,8 +81,8 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
         RunsCommand::Pause { run } => client.run(run).pause().await.map(|()| 0).map_err(CommandFailure::from),
         RunsCommand::Resume { run } => client.run(run).resume().await.map(|()| 0).map_err(CommandFailure::from),
         RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(CommandFailure::from),
-        RunsCommand::Decide { run, step, decision, result } => {
-            client.run(run).decide(step, &DecideStep { decision, result }).await?;
+        RunsCommand::Decide { run, step, decision, attempt, result } => {
+            client.run(run).decide(step, &DecideStep { decision, attempt, result }).await?;
             Ok(0)
         }
         RunsCommand::Fork { run, at, with } => {
@@ -180,8 +180,8 @@ fn awaited(run: &Run) -> String {
         text += &format!("           answer: saggar runs answer {} --question {} TEXT\n", run.id, question.id);
     }
     if let Some(parked) = &run.parked {
-        let (step, tool) = (parked.step, line(&parked.tool));
-        text += &format!("  parked   at step {step} ({tool}): {}\n", line(&parked.reason));
+        let (step, attempt, tool) = (parked.step, parked.attempt, line(&parked.tool));
+        text += &format!("  parked   at step {step}, attempt {attempt} ({tool}): {}\n", line(&parked.reason));
         text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
         text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
         text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);

@@ -62,7 +62,7 @@ impl Run {
                 Ok(events)
             }
             Input::Cancel => Ok(self.finish(now, RunOutcome::Cancelled)),
-            Input::Decide { step, decision } => self.decide_decision(now, born, *step, decision),
+            Input::Decide { step, attempt, decision } => self.decide_decision(now, born, (*step, *attempt), decision),
             Input::ChildEnded(end) => {
                 let is_its =
                     |open: &&OpenStep| matches!(&open.effect, Effect::Delegate { child, .. } if *child == end.child);
@@ -225,10 +225,15 @@ impl Run {
         &self,
         now: Timestamp,
         born: &Born,
-        step: u64,
+        (step, attempt): (u64, Option<u32>),
         decision: &Decision,
     ) -> Result<Vec<Event>, Rejected> {
-        let is_parked = |open: &&OpenStep| open.step == step && matches!(open.phase, Attempt::Unknown { .. });
+        // A step may park again. A decision about one attempt says nothing about the next.
+        let is_parked = |open: &&OpenStep| {
+            open.step == step
+                && attempt.is_none_or(|attempt| attempt == open.attempt)
+                && matches!(open.phase, Attempt::Unknown { .. })
+        };
         let open = self.open.as_ref().filter(is_parked).ok_or(Rejected::NotAwaited)?;
         let mut events = vec![Event::StepDecided { step, decision: decision.clone(), at: now }];
         match decision {

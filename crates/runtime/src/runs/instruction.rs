@@ -1,11 +1,12 @@
 //! Letters in a run's inbox. Versioned: a letter may be read by a later version than the one that accepted it.
 
-use saggar_engine::{ANSWER, Body, ChildEnd, Decision, Input, Run, Signal};
+use saggar_engine::{ANSWER, Body, ChildEnd, Decision, Input, OpenStep, Run, Signal};
 use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
-/// The newest known version. Version 2 added child runs, version 3 added answers that name their question.
-const VERSION: u32 = 3;
+/// The newest known version. Version 2 added child runs, version 3 added answers that name their question, version 4
+/// decisions that name their attempt.
+const VERSION: u32 = 4;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
@@ -25,6 +26,9 @@ pub enum Instruction {
     /// A decision about a step whose outcome is unknown.
     Decide {
         step: u64,
+        /// The attempt whose outcome is unknown.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        attempt: Option<u32>,
         decision: Decision,
     },
     /// The child that the run waits for has ended. Only runs send this.
@@ -48,7 +52,12 @@ impl Instruction {
     fn version(&self) -> u32 {
         match self {
             Self::Signal { question: Some(_), .. } => 3,
-            Self::Signal { question: None, .. } | Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } => 1,
+            Self::Decide { attempt: Some(_), .. } => 4,
+            Self::Signal { question: None, .. }
+            | Self::Pause
+            | Self::Resume
+            | Self::Cancel
+            | Self::Decide { attempt: None, .. } => 1,
             Self::ChildEnded(_) => 2,
         }
     }
@@ -80,7 +89,13 @@ impl Instruction {
             Self::Pause => Input::Pause,
             Self::Resume => Input::Resume,
             Self::Cancel => Input::Cancel,
-            Self::Decide { step, decision } => Input::Decide { step, decision },
+            Self::Decide { step, attempt, decision } => {
+                // Before version 4 it names no attempt. It is for the one that was made when it arrived.
+                let was_open = |open: &OpenStep| open.since <= letter.at;
+                let attempt =
+                    attempt.or_else(|| run.open_step().map(|open| if was_open(open) { open.attempt } else { 0 }));
+                Input::Decide { step, attempt, decision }
+            }
             Self::ChildEnded(end) => Input::ChildEnded(end),
         }
     }

@@ -19,9 +19,11 @@ const WINDOW: u64 = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub(super) step: u64,
+    /// Its newest attempt.
+    pub(super) attempt: u32,
     pub(super) effect: Effect,
     pub(super) class: Class,
-    /// When its newest attempt was intended.
+    /// When that attempt was intended.
     pub(super) since: Timestamp,
     /// The newest event that names it, and the number of that entry.
     pub(super) last: Event,
@@ -85,6 +87,8 @@ pub enum Awaited {
     /// A decision about a step whose outcome is unknown.
     Decision {
         step: u64,
+        /// The attempt whose outcome is unknown.
+        attempt: u32,
         /// The tool that was called, or `model`.
         what: String,
         /// Why the outcome is unknown.
@@ -115,6 +119,7 @@ impl Runs {
         }
         Ok(standing.parked().map(|reason| Awaited::Decision {
             step: standing.step,
+            attempt: standing.attempt,
             what: standing.what().to_owned(),
             reason: reason.to_owned(),
             since: standing.last.at(),
@@ -148,10 +153,10 @@ impl Runs {
                     return Ok(None);
                 }
                 let Some(step) = event.step() else { continue };
-                if let Event::StepIntended { effect, class, at, .. } = &event {
-                    let (effect, class, since) = (effect.clone(), *class, *at);
+                if let Event::StepIntended { attempt, effect, class, at, .. } = &event {
+                    let (attempt, effect, class, since) = (*attempt, effect.clone(), *class, *at);
                     let (seq, last) = last.unwrap_or((entry.seq, event));
-                    return Ok(Some(Standing { step, effect, class, since, last, seq }));
+                    return Ok(Some(Standing { step, attempt, effect, class, since, last, seq }));
                 }
                 last.get_or_insert((entry.seq, event));
             }

@@ -42,8 +42,9 @@ impl Runs {
             Instruction::Signal { name, body, question } => {
                 Instruction::Signal { name, body: shelve(self.store(), body).await?, question }
             }
-            Instruction::Decide { step, decision: Decision::Done(body) } => {
-                Instruction::Decide { step, decision: Decision::Done(shelve(self.store(), body).await?) }
+            Instruction::Decide { step, attempt, decision: Decision::Done(body) } => {
+                let decision = Decision::Done(shelve(self.store(), body).await?);
+                Instruction::Decide { step, attempt, decision }
             }
             // Runs send these to each other by what they append.
             Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
@@ -61,6 +62,13 @@ impl Runs {
         if matches!(blocked, Blocked::Done) {
             return Ok(());
         }
+        let instruction = match instruction {
+            Instruction::Decide { step, attempt, decision } => {
+                let attempt = Some(self.check_decision(&row, step, attempt).await?);
+                Instruction::Decide { step, attempt, decision }
+            }
+            other => other,
+        };
         let (own, room) = match &instruction {
             Instruction::Signal { name, body, question } if name == ANSWER => {
                 match self.check_answer(&row, *question, body).await? {
@@ -72,10 +80,10 @@ impl Runs {
                 return Err(refuse(format!("only a signal named {ANSWER:?} may name a question")));
             }
             Instruction::Signal { .. } => (None, LetterRoom::Data),
-            Instruction::Decide { step, .. } => {
-                self.check_decision(&row, *step).await?;
-                // A repeated decision must not wait for the next time that this step parks.
-                (Some(format!("decide {step} {}", row.head)), LetterRoom::Control)
+            // An attempt has one decision: a different second one is detected even before the first is read.
+            Instruction::Decide { step, attempt, .. } => {
+                let attempt = attempt.unwrap_or_default();
+                (Some(format!("{OWN_LETTERS}decide {step} {attempt}")), LetterRoom::Control)
             }
             // One unread letter is enough.
             Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
@@ -159,12 +167,24 @@ impl Runs {
         })
     }
 
-    /// A decision is for the step at which the run is parked.
-    async fn check_decision(&self, row: &RunRow, step: u64) -> Result<(), Fault> {
+    /// A decision is for the step at which the run is parked, and for the attempt that parked it: gives that attempt.
+    async fn check_decision(&self, row: &RunRow, step: u64, attempt: Option<u32>) -> Result<u32, Fault> {
         let standing = self.standing(row, row.head).await?;
         let parked = standing.as_ref().filter(|standing| standing.parked().is_some());
         match parked {
-            Some(standing) if standing.step == step => Ok(()),
+            Some(standing) if standing.step == step => match attempt {
+                Some(attempt) if attempt != standing.attempt => Err(Fault::Conflict {
+                    what: format!(
+                        "run {} is parked at attempt {} of step {step}, not at attempt {attempt}",
+                        row.id, standing.attempt
+                    ),
+                    help: format!(
+                        "find out what the new attempt did, then decide about it; see: saggar runs show {}",
+                        row.id
+                    ),
+                }),
+                _ => Ok(standing.attempt),
+            },
             Some(standing) => {
                 let (parked, what) = (standing.step, standing.what());
                 Err(Fault::Conflict {

@@ -37,7 +37,7 @@ async fn decide(place: &Place, ledger: &Ledger, id: &saggar_domain::RunId) {
     let told = place.runs.tell(
         &permit,
         Some(format!("decide {}", events.len())),
-        Instruction::Decide { step: open.step, decision },
+        Instruction::Decide { step: open.step, attempt: Some(open.attempt), decision },
     );
     // The previous letter may have decided it.
     let _ = told.await;

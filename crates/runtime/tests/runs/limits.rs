@@ -1,9 +1,9 @@
 //! Concurrency limits per agent and per project; a run that waits for a child or a human takes no slot.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use saggar_domain::RunState;
+use saggar_domain::{RunState, Timestamp};
 use saggar_engine::Class;
 use saggar_runtime::runs::{Hub, Worker, WorkerSettings};
 use saggar_store::Store;
@@ -38,7 +38,13 @@ async fn agents_and_projects_have_so_many_runs_at_once_and_the_rest_waits() {
     let task = tokio::spawn(async move { worker.run(stopped).await });
     let mut runs = Vec::new();
     for name in ["a", "a", "b", "c"] {
-        runs.push(place.start(name, Class::Keyed, &ledger.url, 1).await);
+        let run = place.start(name, Class::Keyed, &ledger.url, 1).await;
+        // Runs of one millisecond have no order.
+        let started = place.row(&run).await.created_at;
+        while Timestamp::from(SystemTime::now()) <= started {
+            tokio::task::yield_now().await;
+        }
+        runs.push(run);
     }
     // The third was started after the second, and is claimed before it; the fourth exceeds the project's limit.
     let taken = busy(&ledger, 2).await;

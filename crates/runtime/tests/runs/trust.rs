@@ -56,7 +56,7 @@ async fn a_restored_run_repeats_nothing_until_a_person_says_so() {
         let row = restored.row(run).await;
         assert_eq!((row.state, row.block.map(|block| block.kind)), (RunState::Parked, Some(BlockKind::Restored)));
     }
-    let decide = Instruction::Decide { step: 2, decision: saggar_engine::Decision::Retry };
+    let decide = Instruction::Decide { step: 2, attempt: None, decision: saggar_engine::Decision::Retry };
     let permit = restored.permit(Action::TellRun(ended.clone()));
     assert!(restored.runs.tell(&permit, None, decide).await.is_err(), "there is something else to decide first");
 

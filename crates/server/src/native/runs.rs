@@ -172,7 +172,7 @@ pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>
 
 /// Decide about a step whose outcome is unknown
 ///
-/// Refused with a conflict if the run isn't parked at that step.
+/// Refused with a conflict if the run isn't parked at that step, or not at the attempt that the request names.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/steps/{step}/decide", tag = "runs", operation_id = "decideStep",
     params(
@@ -188,8 +188,9 @@ pub(crate) async fn decide(
     PathStep(step): PathStep,
     Json(decide): Json<DecideStep>,
 ) -> Result<StatusCode, Refusal> {
+    let attempt = decide.attempt;
     let decision = wire_run::decision(decide)?;
-    server.tell(&allowed.permit, None, Instruction::Decide { step, decision }).await
+    server.tell(&allowed.permit, None, Instruction::Decide { step, attempt, decision }).await
 }
 
 /// Start a new run from this one's history

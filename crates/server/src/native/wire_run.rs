@@ -153,8 +153,8 @@ pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
             let question = api::RunQuestion { id: question, text, asked_at: wire::time(since) };
             api::Run { question: Some(question), ..run }
         }
-        Some(Awaited::Decision { step, what, reason, since }) => {
-            let parked = api::RunParked { step, tool: what, reason, since: wire::time(since) };
+        Some(Awaited::Decision { step, attempt, what, reason, since }) => {
+            let parked = api::RunParked { step, attempt, tool: what, reason, since: wire::time(since) };
             api::Run { parked: Some(parked), ..run }
         }
     }
