@@ -1,18 +1,23 @@
 //! The way out of this machine, shared by all runs of a process. Name servers and addresses of the host may change, so they are
-//! read again for each call; names that were looked up are kept as long as they don't.
+//! read again every second while there are calls; names that were looked up are kept as long as they don't.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use saggar_domain::{Code, Problem};
 use saggar_egress::outside::Outside;
 use saggar_egress::tls::Roots;
 use saggar_supervisor::egress::Upstream;
 
+/// How long what was read about the host is used. Reading it takes longer than all the rest of a short call.
+const FRESH: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 pub(in crate::runs::real) struct Exits {
     roots: OnceLock<Roots>,
     current: Mutex<Option<(Upstream, Arc<Outside>)>>,
+    read: Mutex<Option<(Instant, Upstream)>>,
 }
 
 impl std::fmt::Debug for Exits {
@@ -23,14 +28,29 @@ impl std::fmt::Debug for Exits {
 
 impl Exits {
     pub(super) async fn own_addresses(&self) -> Result<Vec<IpAddr>, Problem> {
-        Ok(upstream().await?.own)
+        Ok(self.upstream().await?.own)
     }
 
     pub(super) async fn outside(self: &Arc<Self>) -> Result<Arc<Outside>, Problem> {
-        let upstream = upstream().await?;
+        let upstream = self.upstream().await?;
         let this = Arc::clone(self);
         // The first time, it reads the certificates of the host.
         blocking(move || this.outside_of(upstream)).await
+    }
+
+    async fn upstream(&self) -> Result<Upstream, Problem> {
+        // The age counts from before it was read.
+        let now = Instant::now();
+        let known = self.read.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((since, upstream)) = known
+            && now.duration_since(since) < FRESH
+        {
+            return Ok(upstream);
+        }
+        // The files of the kernel that it reads can be long: hundreds of thousands of routes.
+        let upstream = blocking(saggar_sandbox::upstream_of_the_host).await?;
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = Some((now, upstream.clone()));
+        Ok(upstream)
     }
 
     fn outside_of(&self, upstream: Upstream) -> Result<Arc<Outside>, Problem> {
@@ -47,11 +67,6 @@ impl Exits {
         *current = Some((upstream, Arc::clone(&outside)));
         Ok(outside)
     }
-}
-
-/// The files of the kernel that it reads can be long: hundreds of thousands of routes.
-async fn upstream() -> Result<Upstream, Problem> {
-    blocking(saggar_sandbox::upstream_of_the_host).await
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Problem> + Send + 'static) -> Result<T, Problem> {
