@@ -17,6 +17,6 @@ pub use binding::Binding;
 pub use grant::Grant;
 pub use name::{SecretName, VariableName};
 pub use slot::Slot;
-pub use used::SecretUse;
+pub use used::{SecretUse, USES_MAX};
 pub(crate) use used::{as_policy, check_uses, check_variables};
 pub use value::{SecretValue, SecretValueError};

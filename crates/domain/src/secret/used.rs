@@ -12,7 +12,7 @@ use crate::secret::name::{SecretName, VariableName};
 use crate::table::only_from_a_table;
 
 /// Maximum number of secrets of one sandbox.
-const USES_MAX: usize = 64;
+pub const USES_MAX: usize = 64;
 
 /// On the command line `NAME` or `VARIABLE=NAME`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -169,13 +169,14 @@ fn not_proxied(row: &Sandbox) -> Fault {
     }
 }
 
-/// The hash of its spec with other rules and secrets. It covers the names of the environment.
+/// The hash of its spec with other rules and secrets. It covers the names of the environment. The rest of the spec may be of an earlier
+/// version, and isn't judged again.
 fn policy_hash(row: &Sandbox, egress: EgressDraft, secrets: Option<Vec<SecretUse>>) -> Result<PolicyHash, Fault> {
     let mut env = EnvDraft::default();
     for name in &row.asked.env_names {
         env.insert(name.clone(), String::new()).map_err(Fault::Refused)?;
     }
     let secrets = secrets.unwrap_or_else(|| row.asked.spec.secrets.clone());
-    let spec = Spec::resolve(Draft { env, egress, secrets, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
+    let spec = Spec::fill(Draft { env, egress, secrets, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
     Ok(spec.policy_hash())
 }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use saggar_domain::net::Rule;
-use saggar_domain::secret::{Binding, SecretName, SecretUse, SecretValue, Slot};
+use saggar_domain::secret::{Binding, SecretName, SecretUse, SecretValue, Slot, USES_MAX};
 use saggar_domain::{Code, Problem, ProjectId, Timestamp};
 use saggar_store::{Removed, WhileUsed};
 
@@ -36,6 +36,11 @@ impl Sandboxes {
     /// Stores the values, and returns what a sandbox has to use to get the headers. The caller may create or change sandboxes.
     pub async fn store_headers(&self, permit: &Permit, rules: &[HeaderRule]) -> Result<Vec<SecretUse>, Fault> {
         permit.check(|action| matches!(action, Action::CreateSandbox | Action::ChangeSandbox(_)))?;
+        // Before anything is stored: no sandbox could use more, and each stays for a while.
+        if rules.len() > USES_MAX {
+            let message = format!("{} header rules are more than {USES_MAX}", rules.len());
+            return Err(Fault::Refused(Problem::new(Code::InvalidValue, message, "use fewer in one sandbox")));
+        }
         let project = permit.project();
         let mut uses = Vec::with_capacity(rules.len());
         for HeaderRule { host, header, value } in rules {
@@ -54,15 +59,24 @@ impl Sandboxes {
     /// Removes those that no live sandbox uses any more.
     pub(crate) async fn sweep_headers(&self, now: Timestamp) -> Result<(), Fault> {
         let cutoff = now.before(UNUSED_MAX);
-        for (project, name) in self.store().secrets_named(PREFIX, cutoff).await? {
-            if !is_reserved(&name) {
-                continue;
+        let mut kept = 0;
+        loop {
+            // Those that stay must not hide the rest.
+            let found = self.store().secrets_named(PREFIX, cutoff, kept).await?;
+            if found.is_empty() {
+                return Ok(());
             }
-            match self.store().remove_secret(project, name, WhileUsed::Refuse).await? {
-                Removed::Done(_) | Removed::Absent | Removed::InUse(_) => {}
+            for (project, name) in found {
+                if !is_reserved(&name) {
+                    kept += 1;
+                    continue;
+                }
+                match self.store().remove_secret(project, name, WhileUsed::Refuse).await? {
+                    Removed::Done(_) | Removed::Absent => {}
+                    Removed::InUse(_) => kept += 1,
+                }
             }
         }
-        Ok(())
     }
 
     fn header_name(

@@ -1,8 +1,8 @@
 //! Set, change, list and remove, and what of it is in the files.
 
 use saggar_domain::ProjectId;
-use saggar_domain::secret::SecretName;
-use saggar_runtime::{Action, Fault, KEYS, Permit, Subject, Written};
+use saggar_domain::secret::{SecretName, SecretValue, USES_MAX};
+use saggar_runtime::{Action, Fault, HeaderRule, KEYS, Permit, Subject, Written};
 use saggar_store::WhileUsed;
 
 use crate::place::{CANARY, Place, is_anywhere, mode};
@@ -52,6 +52,23 @@ async fn what_is_not_given_stays_and_a_repeated_request_changes_nothing() {
     let (row, users) =
         project.sandboxes.secret(&project.permit(), &SecretName::parse("openai").unwrap()).await.unwrap();
     assert_eq!((row.version, row.binding, users), (3, crate::place::binding("other.example.com"), Vec::new()));
+}
+
+#[tokio::test]
+async fn more_header_rules_than_a_sandbox_can_use_are_refused_before_any_is_stored() {
+    let place = Place::new();
+    let project = place.open().await;
+    let permit = Permit::decide(&Subject::Anybody { project: project.id.clone() }, Action::CreateSandbox).unwrap();
+    let rule = |index: usize| HeaderRule {
+        host: "api.example.com".parse().unwrap(),
+        header: format!("x-key-{index}"),
+        value: SecretValue::parse(CANARY).unwrap(),
+    };
+    let rules: Vec<HeaderRule> = (0..=USES_MAX).map(rule).collect();
+    let fault = project.sandboxes.store_headers(&permit, &rules).await.unwrap_err();
+    assert!(fault.to_string().contains("65 header rules are more than 64"), "{fault}");
+    assert_eq!(project.names().await, []);
+    assert_eq!(project.sandboxes.store_headers(&permit, &rules[1..]).await.unwrap().len(), USES_MAX);
 }
 
 #[tokio::test]

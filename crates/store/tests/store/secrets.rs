@@ -125,6 +125,28 @@ async fn a_secret_that_a_live_sandbox_uses_is_removed_only_by_force() {
 }
 
 #[tokio::test]
+async fn secrets_are_found_by_how_their_names_begin_after_those_that_are_skipped() {
+    let scratch = Scratch::new();
+    let (store, project_id) = store_with_project(&scratch).await;
+    let used = key('a');
+    for (seconds, text) in
+        [(2, "header-new"), (1, "header-old"), (1, "header-old-too"), (0, "other"), (9, "header-late")]
+    {
+        let at = NOW.after(std::time::Duration::from_secs(seconds));
+        assert_eq!(store.put_secret(NewSecret { at, ..new(&project_id, text, 1, &used) }).await, Ok(Put::Done));
+    }
+    let found = async |skipped| {
+        let before = NOW.after(std::time::Duration::from_secs(9));
+        let found = store.secrets_named("header-", before, skipped).await.unwrap();
+        found.into_iter().map(|(_, name)| name.to_string()).collect::<Vec<_>>()
+    };
+    let all = ["header-old", "header-old-too", "header-new"];
+    for skipped in 0..=all.len() {
+        assert_eq!(found(u32::try_from(skipped).unwrap()).await, all[skipped..]);
+    }
+}
+
+#[tokio::test]
 async fn a_project_has_so_many_secrets() {
     let scratch = Scratch::new();
     let (store, project) = store_with_project(&scratch).await;
