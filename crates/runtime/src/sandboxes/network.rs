@@ -169,8 +169,8 @@ fn not_proxied(row: &Sandbox) -> Fault {
     }
 }
 
-/// The hash of its spec with other rules and secrets. It covers the names of the environment. The rest of the spec may be of an earlier
-/// version, and isn't judged again.
+/// The hash of its spec with other rules and secrets. It covers the names of the environment. The rest of the spec may be of an
+/// earlier version, and isn't judged again.
 fn policy_hash(row: &Sandbox, egress: EgressDraft, secrets: Option<Vec<SecretUse>>) -> Result<PolicyHash, Fault> {
     let mut env = EnvDraft::default();
     for name in &row.asked.env_names {
