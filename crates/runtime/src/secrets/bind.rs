@@ -3,8 +3,8 @@
 //! A sandbox holds placeholders, which are derived from its id: nothing of them is stored, and after a restart the same
 //! ones are bound again. Values are opened here, sent, and dropped.
 //!
-//! Several requests, and several processes, may bind the same sandbox at once. Each reads the versions again after it has
-//! sent, and sends again if they have changed; so what was sent last is never older than what is stored.
+//! Several requests, and several processes, may bind the same sandbox at once. Each reads uses and versions again after
+//! it has sent, and sends again if they have changed; so what was sent last is never older than what is stored.
 
 use std::collections::BTreeMap;
 
@@ -97,12 +97,20 @@ impl Sandboxes {
     }
 
     async fn bind_live(&self, id: &SandboxId) -> Result<(), Fault> {
-        let Some(row) = self.store().sandbox_of_any(id.clone()).await? else { return Ok(()) };
-        // One that uses none any more has to forget those that it had.
-        if row.asked.spec.network != Some(NetworkMode::Proxied) || !row.life.state().is_live() {
-            return Ok(());
+        let mut sent: Option<Vec<SecretUse>> = None;
+        for _ in 0..TRIES {
+            let Some(row) = self.store().sandbox_of_any(id.clone()).await? else { return Ok(()) };
+            let uses = row.asked.spec.secrets;
+            // One that uses none any more has to forget those that it had.
+            let is_over = row.asked.spec.network != Some(NetworkMode::Proxied) || !row.life.state().is_live();
+            // Another request may have taken a secret away, and told the service so before this one sent the old list.
+            if is_over || sent.as_ref() == Some(&uses) {
+                return Ok(());
+            }
+            self.bind(id, &row.asked.project, &uses, Missing::LeaveOut).await?;
+            sent = Some(uses);
         }
-        self.bind(id, &row.asked.project, &row.asked.spec.secrets, Missing::LeaveOut).await.map(drop)
+        Err(changes_too_often(id))
     }
 
     async fn bind(
@@ -133,10 +141,7 @@ impl Sandboxes {
                 return Ok(Bound::Done);
             }
         }
-        Err(Fault::Conflict {
-            what: format!("the secrets of sandbox {id} change too often to be bound"),
-            help: "try again in a moment".to_owned(),
-        })
+        Err(changes_too_often(id))
     }
 
     /// The secrets of a spec, each once.
@@ -165,6 +170,11 @@ impl Sandboxes {
         let (random, _) = bytes.split_first_chunk().expect("32 bytes are more than 16");
         binding.placeholder(*random)
     }
+}
+
+fn changes_too_often(id: &SandboxId) -> Fault {
+    let what = format!("the secrets of sandbox {id} change too often to be bound");
+    Fault::Conflict { what, help: "try again in a moment".to_owned() }
 }
 
 /// `user` is what uses it.
