@@ -13,6 +13,8 @@
 //! child after `Exited` is read and discarded, so that it can continue. A `one_shot` is never left behind: the sandbox
 //! ends with it.
 
+mod output;
+
 use alloc::vec::Vec;
 
 use saggar_guest::{End, ExecId, ExecRequest, FailStage, FromGuest, STDIN_WINDOW, Stream, TerminalSize};
@@ -21,15 +23,12 @@ use super::channel::Channel;
 use super::input::Input;
 use super::keeper::{self, Said, Used};
 use super::spawn::{SpawnFailure, Spawned};
-use super::sys::{self, Errno, Fd};
+use super::sys::{Errno, Fd};
 use super::tree::Tree;
 use super::{Leave, storage, terminal};
+use output::{DRAIN_MAX, Window};
 
-/// Bytes of each output that are read after the program's end. No pipe that an ordinary user can create holds more.
-const DRAIN_MAX: usize = 1024 * 1024;
-
-/// Bytes of output read at once, and so the maximum in one `Output`.
-pub(super) const OUTPUT_CHUNK: usize = 32 * 1024;
+pub(super) use output::OUTPUT_CHUNK;
 
 pub(super) struct Exec {
     pub(super) id: ExecId,
@@ -62,13 +61,6 @@ enum Phase {
     Failed,
 }
 
-/// How much output the host accepts.
-struct Window {
-    size: u32,
-    // INVARIANT: at most `size`.
-    credit: u32,
-}
-
 /// The result of an exec's start.
 pub(super) enum Start {
     Pending,
@@ -83,13 +75,6 @@ pub(super) enum Heard {
     Change,
     /// The program has ended.
     Ended(End),
-}
-
-/// The result of one read from an output.
-enum Gave {
-    Bytes(usize),
-    Nothing,
-    End,
 }
 
 impl Exec {
@@ -133,36 +118,6 @@ impl Exec {
     /// The descriptor to watch for messages of the keeper.
     pub(super) fn link_fd(&self) -> Option<&Fd> {
         self.tree.as_ref().and_then(|tree| tree.link.as_ref())
-    }
-
-    /// The descriptor to watch for output of a running program, if the host accepts any, or of processes it left
-    /// behind. A draining exec is read without watching.
-    pub(super) fn output_fd(&self, stream: Stream, channel: &Channel) -> Option<&Fd> {
-        let is_wanted = match self.phase {
-            Phase::Running => channel.has_room() && self.credit() > 0,
-            Phase::Left => true,
-            Phase::Starting { .. } | Phase::Draining { .. } | Phase::Failed => false,
-        };
-        self.output(stream).filter(|_| is_wanted)
-    }
-
-    fn output(&self, stream: Stream) -> Option<&Fd> {
-        match stream {
-            Stream::Stdout => self.stdout.as_ref(),
-            Stream::Stderr => self.stderr.as_ref(),
-        }
-    }
-
-    fn credit(&self) -> usize {
-        self.window.as_ref().map_or(usize::MAX, |window| window.credit as usize)
-    }
-
-    /// The host has taken this much output. Fails if that is more than it was sent.
-    pub(super) fn give_credit(&mut self, bytes: u32) -> Result<(), Leave> {
-        let Some(window) = &mut self.window else { return Ok(()) };
-        window.credit =
-            window.credit.checked_add(bytes).filter(|credit| *credit <= window.size).ok_or(Leave::Protocol)?;
-        Ok(())
     }
 
     /// The descriptor to watch for room, while there is something to write.
@@ -289,25 +244,6 @@ impl Exec {
         self.phase = Phase::Failed;
     }
 
-    /// Forwards what can be read from an output now, once, or discards it if it comes too late.
-    pub(super) fn pass_output(
-        &mut self,
-        stream: Stream,
-        channel: &mut Channel,
-        buffer: &mut [u8],
-    ) -> Result<(), Leave> {
-        let gave = match self.phase {
-            // The other output may have used up the room in the meantime.
-            Phase::Running if channel.has_room() && self.credit() > 0 => self.read_output(stream, channel, buffer)?,
-            Phase::Left => self.output(stream).map_or(Gave::End, |output| read(output, buffer)),
-            Phase::Running | Phase::Starting { .. } | Phase::Draining { .. } | Phase::Failed => Gave::Nothing,
-        };
-        if let Gave::End = gave {
-            self.forget_output(stream);
-        }
-        Ok(())
-    }
-
     /// Continues with an ended exec, as far as the host accepts it; true once everything about it has been reported.
     pub(super) fn drain(&mut self, channel: &mut Channel, buffer: &mut [u8]) -> Result<bool, Leave> {
         if self.owes_deserted() {
@@ -342,81 +278,12 @@ impl Exec {
         }
     }
 
-    /// Reads the outputs, one after the other; true once nothing is left to report.
-    fn drain_outputs(
-        &mut self,
-        end: End,
-        mut stream: Option<Stream>,
-        mut left: usize,
-        channel: &mut Channel,
-        buffer: &mut [u8],
-    ) -> Result<bool, Leave> {
-        while let Some(current) = stream {
-            let gave = if self.credit() == 0 && !self.output(current).is_some_and(sys::is_readable) {
-                // Without credit it cannot be read, but it can be seen whether there is something to read.
-                Gave::Nothing
-            } else if self.output(current).is_some() && (!channel.has_room() || self.credit() == 0) {
-                self.phase = Phase::Draining { end, stream, left };
-                return Ok(false);
-            } else {
-                let most = left.min(buffer.len());
-                self.read_output(current, channel, &mut buffer[..most])?
-            };
-            match gave {
-                Gave::Bytes(count) if count < left => left -= count,
-                gave => {
-                    if let Gave::End = gave {
-                        self.forget_output(current);
-                    }
-                    left = DRAIN_MAX;
-                    stream = match current {
-                        Stream::Stdout => Some(Stream::Stderr),
-                        Stream::Stderr => None,
-                    };
-                }
-            }
-        }
-        Ok(true)
-    }
-
     /// The program has ended, but perhaps not everything it started. A terminal is hung up, as it has no user any more.
     fn leave(&mut self) {
         self.phase = Phase::Left;
         self.stdin = None;
         if self.terminal.take().is_some() {
             self.stdout = None;
-        }
-    }
-
-    fn read_output(&mut self, stream: Stream, channel: &mut Channel, buffer: &mut [u8]) -> Result<Gave, Leave> {
-        let most = buffer.len().min(self.credit());
-        let Some(output) = self.output(stream) else { return Ok(Gave::End) };
-        let gave = read(output, &mut buffer[..most]);
-        if let Gave::Bytes(count) = gave {
-            if let Some(window) = &mut self.window {
-                // At most `most`, and so at most the credit.
-                window.credit -= count as u32;
-            }
-            channel.send(&FromGuest::Output { exec: self.id, stream, bytes: buffer[..count].to_vec() })?;
-        }
-        Ok(gave)
-    }
-
-    fn forget_output(&mut self, stream: Stream) {
-        match stream {
-            Stream::Stdout => self.stdout = None,
-            Stream::Stderr => self.stderr = None,
-        }
-    }
-
-    /// The host no longer reads this output. A terminal is hung up, as when its window is closed.
-    pub(super) fn close_output(&mut self, stream: Stream) {
-        self.forget_output(stream);
-        if self.terminal.is_some() && stream == Stream::Stdout {
-            self.terminal = None;
-            if let Some(stdin) = &mut self.stdin {
-                stdin.fd = None;
-            }
         }
     }
 
@@ -490,16 +357,6 @@ impl Exec {
     pub(super) fn children(&self) -> impl Iterator<Item = libc::pid_t> {
         let own = if self.tree.is_none() && !self.is_over() { self.pid } else { None };
         own.into_iter().chain(self.tree.as_ref().and_then(Tree::keeper))
-    }
-}
-
-fn read(output: &Fd, buffer: &mut [u8]) -> Gave {
-    match output.read(buffer) {
-        Ok(0) => Gave::End,
-        Ok(count) => Gave::Bytes(count),
-        Err(Errno(libc::EAGAIN)) => Gave::Nothing,
-        // A terminal returns EIO once no process has it open.
-        Err(_) => Gave::End,
     }
 }
 
