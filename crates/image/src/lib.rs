@@ -18,6 +18,6 @@ mod tar;
 
 pub use import::{Imported, Progress, Request, import};
 pub use limits::Limits;
-pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Reach, RegistryOptions};
+pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Pace, Reach, RegistryOptions};
 pub use source::{RegistryReference, Source};
 pub use store::{Checked, Collected, Finding, Removed, Rest, Store};

@@ -7,6 +7,7 @@ mod challenge;
 mod client;
 mod dial;
 mod http;
+mod pace;
 mod trust;
 mod url;
 
@@ -18,6 +19,7 @@ use zeroize::Zeroizing;
 
 pub(crate) use client::Registry;
 pub use dial::{Connection, Dial, Dialled, Direct, Reach};
+pub use pace::Pace;
 
 /// How long a registry may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,11 +31,13 @@ pub struct RegistryOptions {
     /// Without TLS; only a registry on a loopback address is used that way.
     pub is_plain_http: bool,
     pub dialer: Arc<dyn Dial>,
+    /// How slow it may be.
+    pub pace: Pace,
 }
 
 impl Default for RegistryOptions {
     fn default() -> Self {
-        Self { credentials: None, is_plain_http: false, dialer: Arc::new(Direct::new(PATIENCE)) }
+        Self { credentials: None, is_plain_http: false, dialer: Arc::new(Direct::new(PATIENCE)), pace: Pace::default() }
     }
 }
 

@@ -12,8 +12,9 @@ use serde::Deserialize;
 use zeroize::Zeroizing;
 
 use super::challenge::Challenge;
-use super::dial::Reach;
+use super::dial::{Connection, Reach};
 use super::http::{Answer, get};
+use super::pace::Paced;
 use super::trust::Trust;
 use super::url::{Url, escaped};
 use super::{Credentials, RegistryOptions};
@@ -175,14 +176,16 @@ impl Registry {
         if is_own {
             self.state.borrow_mut().is_special = dialled.class.is_some();
         }
-        let connection = if url.is_tls {
+        // Below TLS, so that its handshake counts too.
+        let paced = Box::new(Paced::new(dialled.connection, self.options.pace));
+        let connection: Box<dyn Connection> = if url.is_tls {
             let trust = match &self.trust {
                 Some(trust) => trust.clone(),
                 None => Trust::of_the_host()?,
             };
-            trust.wrap(dialled.connection, &url.host)?
+            trust.wrap(paced, &url.host)?
         } else if dialled.class == Some(AddressClass::Loopback) {
-            dialled.connection
+            paced
         } else {
             return Err(Problem::new(
                 Code::InvalidValue,

@@ -50,7 +50,7 @@ pub(super) fn get(
     }
     request.push_str("\r\n");
     let sent = connection.write_all(request.as_bytes()).and_then(|()| connection.flush());
-    sent.map_err(|error| broken(&host, &error))?;
+    sent.map_err(|error| failed(&host, error))?;
     answer(BufReader::with_capacity(BUFFER, connection), &host)
 }
 
@@ -60,7 +60,7 @@ fn answer(mut input: BufReader<Box<dyn Connection>>, host: &str) -> Result<Answe
     while !head.ends_with(b"\r\n\r\n") {
         let before = head.len();
         let left = (HEAD_BYTES_MAX - before) as u64;
-        input.by_ref().take(left).read_until(b'\n', &mut head).map_err(|error| broken(host, &error))?;
+        input.by_ref().take(left).read_until(b'\n', &mut head).map_err(|error| failed(host, error))?;
         if head.len() == before {
             return Err(wrong());
         }
@@ -178,6 +178,11 @@ fn told(read: io::Result<usize>) -> io::Result<usize> {
             io::Error::other(broken("the registry", &error))
         }
     })
+}
+
+/// The problem that an error carries, or what it says of the connection.
+fn failed(host: &str, error: io::Error) -> Problem {
+    error.downcast::<Problem>().unwrap_or_else(|error| broken(host, &error))
 }
 
 fn broken(host: &str, error: &io::Error) -> Problem {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use saggar_domain::Problem;
 use saggar_domain::net::AddressClass;
-use saggar_image::{Credentials, Dial, Dialled, Direct, Imported, Reach, RegistryOptions, Request, Source};
+use saggar_image::{Credentials, Dial, Dialled, Direct, Imported, Pace, Reach, RegistryOptions, Request, Source};
 use zeroize::Zeroizing;
 
 use crate::image::{Image, Parts, blob};
@@ -306,6 +306,16 @@ fn a_registry_that_hangs_is_given_up() {
     let patience = Duration::from_millis(100);
     let options = RegistryOptions { dialer: Arc::new(Direct::new(patience)), ..plain() };
     check_refused("silent", &silent, options, "silent for too long");
+}
+
+#[test]
+fn a_registry_that_is_too_slow_is_given_up() {
+    let contents = contents(&parts());
+    let server = Server::new(move |asked| contents.get(&asked.target).map_or_else(|| status(404, ""), |body| ok(body)));
+    // No connection is fast enough for this, so nothing depends on how fast this one is.
+    let pace = Pace { grace: Duration::ZERO, bytes_per_second: u64::MAX };
+    check_refused("slow", &server, RegistryOptions { pace, ..plain() }, "the registry is too slow");
+    assert!(fetch(&Place::new(), &server, ":1", plain()).is_ok());
 }
 
 /// Connects to the registry, and elsewhere as if the registry were on a public address.
