@@ -205,6 +205,10 @@ fn read_password(username: String) -> Result<Credentials, Problem> {
 fn remove(store: &Store, name: &TemplateName) -> Result<Done, Problem> {
     let removed = store.remove(name)?;
     let (note, state) = match removed.rest {
+        Rest::Unknown => (
+            "; it was damaged, and `saggar template gc` removes its template if nothing else leads to it".to_owned(),
+            "unknown",
+        ),
         Rest::Named => ("; other names lead to the template".to_owned(), "named"),
         Rest::InUse => {
             ("; a sandbox still uses the template, and `saggar template gc` removes it later".to_owned(), "in_use")
@@ -224,8 +228,12 @@ fn check(store: &Store) -> Result<Done, Problem> {
     }
     let count = checked.findings.len();
     text.push_str(&format!(
-        "checked {} templates, {} layers, {} entries, {} bytes: {count} findings\n",
-        checked.templates, checked.layers, checked.entries, checked.bytes
+        "checked {}, {}, {}, {}: {}\n",
+        report::counted(checked.templates, "template"),
+        report::counted(checked.layers, "layer"),
+        if checked.entries == 1 { "1 entry".to_owned() } else { format!("{} entries", checked.entries) },
+        report::size(checked.bytes),
+        report::counted(count as u64, "finding"),
     ));
     let code = if count == 0 { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) };
     let fields = serde_json::to_value(&checked).expect("our own types have only text keys");

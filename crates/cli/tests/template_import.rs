@@ -80,7 +80,7 @@ fn a_template_is_imported_listed_shown_checked_and_removed() {
     assert_eq!((&shown["id"], shown["layers"].as_array().map(Vec::len)), (&again["id"], Some(2)), "{shown}");
     let done = template(&place, &["check"]);
     assert!(
-        done.code == 0 && done.stdout.contains("checked 1 templates, 2 layers") && done.stdout.contains("0 findings"),
+        done.code == 0 && done.stdout.contains("checked 1 template, 2 layers") && done.stdout.contains("0 findings"),
         "{done:?}"
     );
 
@@ -173,6 +173,47 @@ fn a_kill_at_any_step_leaves_all_or_nothing_and_the_rest_is_collected() {
         template(&place, &["rm", "next"]);
         assert_eq!(stored(&place), Vec::<String>::new(), "{point}");
     }
+}
+
+#[test]
+fn a_kill_while_damage_is_repaired_leaves_the_old_or_the_new() {
+    for (point, is_repaired) in [("import/repair", false), ("import/renamed", true)] {
+        let place = Place::new();
+        layout(&place, "demo");
+        let imported = template_json(&place, &["import", "demo"]);
+        let id = imported["manifest"]["layers"][0]["id"].as_str().expect("a digest").to_owned();
+        let file = place.path("data/templates/local/layers").join(&id["sha256:".len()..]).join("tree/first");
+        std::fs::write(&file, "changed").expect("ours");
+        let killed = finish(
+            place
+                .command(["template", "import", "demo"])
+                .env("FAIL_AT", format!("kill {point}"))
+                .spawn()
+                .expect("built"),
+        );
+        assert_eq!(killed.code, -SIGKILL, "{point}: {killed:?}");
+        assert_eq!(template(&place, &["check"]).code, i32::from(!is_repaired), "{point}");
+        assert_eq!(template_json(&place, &["import", "demo"])["error"], Value::Null, "{point}");
+        assert_eq!(template(&place, &["check"]).code, 0, "{point}");
+        assert_eq!(template(&place, &["gc"]).code, 0, "{point}");
+        assert!(stored(&place).iter().all(|name| !name.starts_with("staging/")), "{point}");
+    }
+}
+
+#[test]
+fn a_name_that_cannot_be_read_is_listed_found_and_removed() {
+    let place = Place::new();
+    layout(&place, "demo");
+    assert_eq!(template(&place, &["import", "demo"]).code, 0);
+    std::fs::write(place.path("data/templates/local/names/demo/latest"), "{").expect("ours");
+    let list = template(&place, &["list"]);
+    assert!(list.code == 0 && list.stdout.contains("demo") && list.stdout.contains("unreadable"), "{list:?}");
+    let check = template(&place, &["check"]);
+    assert!(check.code == 1 && check.stdout.contains("demo: template demo can't be used"), "{check:?}");
+    let removed = template(&place, &["rm", "demo"]);
+    assert!(removed.code == 0 && removed.stdout.starts_with("removed demo; it was damaged"), "{removed:?}");
+    assert_eq!(template(&place, &["gc"]).code, 0);
+    assert_eq!(stored(&place), Vec::<String>::new());
 }
 
 #[test]

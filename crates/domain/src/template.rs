@@ -14,7 +14,7 @@ pub use defaults::{Defaults, ExposedPort, PortProtocol};
 pub use digest::{ContentDigest, LayerId, TemplateId};
 pub use given::{Account, GivenByTemplate};
 pub use manifest::{Image, ImageSource, LayerEntry, MANIFEST_BYTES_MAX, Manifest};
-pub use record::{Amount, Dropped, LayerForm, LayerRecord, NameRecord, Owners, RECORD_BYTES_MAX};
+pub use record::{Amount, Dropped, LayerForm, LayerRecord, NameRecord, Owners, RECORD_BYTES_MAX, Taken};
 
 /// Why a document of a template can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,15 +1,16 @@
 //! Imports an image as a template: all of it, or nothing.
 
-use saggar_domain::template::{Amount, Dropped, Image, LayerEntry, LayerId, LayerRecord, Manifest, TemplateId};
+mod stack;
+
+use saggar_domain::template::{Dropped, Image, LayerId, Manifest, TemplateId};
 use saggar_domain::{Code, Problem, TemplateName, Timestamp};
 
-use crate::blob::LayerStream;
 use crate::failure::{about, refused};
-use crate::layer::{Ownership, unpack};
 use crate::limits::{Budget, Limits};
 use crate::registry::RegistryOptions;
-use crate::source::{FoundImage, FoundLayer, Source};
-use crate::store::{Collected, Import, Store};
+use crate::source::{FoundImage, Source};
+use crate::store::{Collected, Store};
+use stack::{Layers, Stack};
 
 /// Names that stand for what is built in.
 const BUILT_IN: &[&str] = &["base", "host"];
@@ -68,35 +69,16 @@ pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progres
         Err(problem) => (None, Some(problem)),
     };
     let import = store.begin()?;
-    let mut budget = Budget::new(request.limits);
-    let mut entries = Vec::with_capacity(image.layers.len());
-    let mut new: Vec<LayerId> = Vec::new();
-    let mut dropped = Dropped::default();
+    let mut stack = Stack::new(&import, &image, Budget::new(request.limits));
     let count = image.layers.len();
     for (index, layer) in image.layers.iter().enumerate() {
         let number = index + 1;
-        let record = match store.layer(&layer.id)? {
-            // A layer may occur twice in one image.
-            _ if new.contains(&layer.id) => None,
-            record => record,
-        };
-        let is_shared = record.is_some() || new.contains(&layer.id);
-        progress(Progress::Layer { number, count, id: layer.id.clone(), is_shared });
-        let amount = match (record, entries.iter().find(|entry: &&LayerEntry| entry.id == layer.id)) {
-            (Some(record), _) => record.archive,
-            (None, Some(entry)) => Amount { bytes: entry.bytes, entries: entry.entries },
-            (None, None) => {
-                let written = write_layer(&import, &image, layer, &mut budget)
-                    .map_err(|problem| about(&format!("layer {number} of {count}, {}", layer.id), problem))?;
-                add(&mut dropped, written.dropped);
-                new.push(layer.id.clone());
-                written.archive
-            }
-        };
-        entries.push(LayerEntry { id: layer.id.clone(), bytes: amount.bytes, entries: amount.entries });
+        stack
+            .add(layer, |is_shared| progress(Progress::Layer { number, count, id: layer.id.clone(), is_shared }))
+            .map_err(|problem| about(&format!("layer {number} of {count}, {}", layer.id), problem))?;
     }
     progress(Progress::Completing);
-    let shared_layers = (count - new.len()) as u64;
+    let Layers { entries, new, dropped, shared_layers } = stack.finish();
     let FoundImage { source, config, config_digest, .. } = image;
     let described =
         Image { source, config: config_digest, platform: config.platform.to_string(), created: config.created };
@@ -104,44 +86,4 @@ pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progres
         .map_err(|why| refused(format!("the image can't be a template: {why}"), "build the image anew"))?;
     let replaced = import.commit(&new, &manifest, &request.name, request.now)?;
     Ok(Imported { id: manifest.id(), manifest, shared_layers, dropped, replaced, collected, not_collected })
-}
-
-fn write_layer(
-    import: &Import<'_>,
-    image: &FoundImage,
-    layer: &FoundLayer,
-    budget: &mut Budget,
-) -> Result<LayerRecord, Problem> {
-    let (bytes_max, too_large) = budget.archive_max();
-    let blob = image.open_layer(layer, bytes_max)?;
-    let tree = import.layer(&layer.id)?;
-    let ownership = Ownership::here();
-    let mut stream = LayerStream::new(blob, bytes_max, too_large);
-    let unpacked = unpack(&mut stream, tree, ownership, budget)?;
-    let (id, bytes) = stream.finish();
-    if id != layer.id {
-        return Err(refused(
-            format!("its content has another digest when uncompressed: {id}"),
-            "fetch or build the image anew; if it stays like this, don't trust where it came from",
-        ));
-    }
-    budget.archive(bytes)?;
-    let record = LayerRecord::new(
-        id,
-        ownership.record(),
-        unpacked.tree.digest,
-        Amount { entries: unpacked.archive_entries, bytes },
-        Amount { entries: unpacked.tree.entries, bytes: unpacked.tree.bytes },
-        unpacked.dropped,
-    );
-    import.finish_layer(&record)?;
-    Ok(record)
-}
-
-fn add(sum: &mut Dropped, more: Dropped) {
-    sum.devices += more.devices;
-    sum.capabilities += more.capabilities;
-    sum.attributes += more.attributes;
-    sum.set_ids += more.set_ids;
-    sum.owners += more.owners;
 }

@@ -1,6 +1,7 @@
 //! Layers on disk: written from an archive that nobody vouches for, and compared with what was written.
 
 mod attributes;
+mod below;
 mod entry_path;
 #[cfg(test)]
 mod fuzz;
@@ -9,6 +10,7 @@ mod unpack;
 mod whiteout;
 mod writer;
 
+pub(crate) use below::Below;
 pub(crate) use tree_digest::{Contents, TreeDigest};
 pub(crate) use unpack::unpack;
 

@@ -81,6 +81,16 @@ enum LayerBlob {
     File(Vec<u8>),
 }
 
+impl FoundLayer {
+    /// The digest of its blob, if the image names one.
+    pub(crate) fn blob_digest(&self) -> Option<&ContentDigest> {
+        match &self.blob {
+            LayerBlob::Promised(promise) => Some(&promise.digest),
+            LayerBlob::File(_) => None,
+        }
+    }
+}
+
 impl FoundImage {
     /// Reads an image's documents. `image` picks one of several in a layout or an archive.
     pub(crate) fn open(source: &Source, image: Option<&str>, options: &RegistryOptions) -> Result<Self, Problem> {

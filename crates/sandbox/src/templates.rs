@@ -108,14 +108,19 @@ impl Templates {
         ))
     }
 
-    /// All names with what they lead to, sorted.
+    /// All names with what they lead to, sorted. One that can't be read is an error.
     pub fn names(&self) -> Result<Vec<(TemplateName, NameRecord)>, Problem> {
+        self.records()?.into_iter().map(|(name, record)| Ok((name, record?))).collect()
+    }
+
+    /// All names, sorted, each with what it leads to or why that can't be read.
+    pub fn records(&self) -> Result<Vec<(TemplateName, Result<NameRecord, Problem>)>, Problem> {
         let mut names = Vec::new();
         for name in self.listed("names")? {
             for tag in self.listed(&format!("names/{name}"))? {
                 // Other files, such as one that is being written, are not names.
                 let Some(name) = TemplateName::parse(&format!("{name}:{tag}")) else { continue };
-                if let Some(record) = self.name(&name)? {
+                if let Some(record) = self.name(&name).transpose() {
                     names.push((name, record));
                 }
             }

@@ -46,7 +46,12 @@ pub(super) fn imported(name: &TemplateName, imported: &Imported) -> Done {
 pub(super) fn list(store: &Store) -> Result<Done, Problem> {
     let mut rows = Vec::new();
     let mut entries = Vec::new();
-    for (name, record) in store.templates().names()? {
+    for (name, record) in store.templates().records()? {
+        let Ok(record) = record else {
+            entries.push(json!({"name": name, "id": null, "set_at": null, "bytes": null}));
+            rows.push([name.to_string(), String::new(), "unreadable".to_owned(), String::new(), String::new()]);
+            continue;
+        };
         let held = store.templates().find(&name);
         let (size, layers) = match &held {
             Ok(held) => (size(held.manifest.bytes()), held.manifest.layers().len().to_string()),
@@ -112,19 +117,28 @@ pub(super) fn show(store: &Store, name: &TemplateName) -> Result<Done, Problem> 
 pub(super) fn collected(collected: Collected) -> String {
     let Collected { interrupted, templates, layers, in_use } = collected;
     let mut text = format!(
-        "removed {layers} layers, {templates} templates and {interrupted} interrupted imports that nothing uses"
+        "removed {}, {} and {} that nothing uses",
+        counted(layers, "layer"),
+        counted(templates, "template"),
+        counted(interrupted, "interrupted import"),
     );
     if in_use > 0 {
-        text.push_str(&format!("; {in_use} templates without a name are in use"));
+        let verb = if in_use == 1 { "is" } else { "are" };
+        text.push_str(&format!("; {} without a name {verb} in use", counted(in_use, "template")));
     }
     text
+}
+
+/// A number of things.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
 }
 
 fn sizes(manifest: &Manifest) -> String {
     let layers = manifest.layers();
     let entries: u64 = layers.iter().map(|layer| layer.entries).sum();
-    let plural = if layers.len() == 1 { "layer" } else { "layers" };
-    format!("{} in {} {plural}, {entries} entries", size(manifest.bytes()), layers.len())
+    format!("{} in {}, {entries} entries", size(manifest.bytes()), counted(layers.len() as u64, "layer"))
 }
 
 /// What of an image is not in its template; `None` if nothing.
@@ -149,7 +163,7 @@ fn line(text: &str) -> String {
     text.replace('\n', "\\n")
 }
 
-fn size(bytes: u64) -> String {
+pub(super) fn size(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{} kB", bytes.div_ceil(1000)),
         1_000_000..1_000_000_000 => format!("{}.{} MB", bytes / 1_000_000, bytes / 100_000 % 10),

@@ -69,9 +69,21 @@ macro_rules! digest {
 }
 
 digest!(
-    /// A layer, by the digest of its uncompressed archive: what OCI calls a diff id.
+    /// A layer, by the digest of its uncompressed archive: what OCI calls a diff id. A layer whose stored form depends on
+    /// those below has their chain id instead.
     LayerId
 );
+
+impl LayerId {
+    /// The id of a layer together with all below it, as OCI defines a chain id. `below` is that of the one below.
+    pub fn chained(below: Option<&Self>, layer: &Self) -> Self {
+        match below {
+            None => layer.clone(),
+            Some(below) => Self::of(format!("{below} {layer}").as_bytes()),
+        }
+    }
+}
+
 digest!(
     /// A template, by the digest of its manifest.
     TemplateId

@@ -27,6 +27,12 @@ pub struct LayerRecord {
     /// Of what is stored: files, directories and others, and all contents.
     pub stored: Amount,
     pub dropped: Dropped,
+    /// What it took from the layers below it.
+    #[serde(default, skip_serializing_if = "Taken::is_nothing")]
+    pub taken: Taken,
+    /// Nothing of the layers below it is visible.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_bottom: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +51,18 @@ impl LayerRecord {
         stored: Amount,
         dropped: Dropped,
     ) -> Self {
-        Self { schema: LAYER_SCHEMA.to_owned(), id, form: LayerForm::Tree, owners, digest, archive, stored, dropped }
+        Self {
+            schema: LAYER_SCHEMA.to_owned(),
+            id,
+            form: LayerForm::Tree,
+            owners,
+            digest,
+            archive,
+            stored,
+            dropped,
+            taken: Taken::Nothing,
+            is_bottom: false,
+        }
     }
 
     /// Reads the record of a layer; that of another layer is refused.
@@ -62,6 +79,26 @@ choice!(
         Tree = "tree",
     }
 );
+
+choice!(
+    /// What a stored layer took from those below it, so where it may be used again. Only written where it says something.
+    #[derive(Default)]
+    Taken {
+        /// It is the same above any layers.
+        #[default]
+        Nothing = "nothing",
+        /// Owner, permissions and attributes of the top directory, which it doesn't describe itself.
+        Top = "top",
+        /// Other directories or files as well. Its id is that of all layers up to it: what OCI calls a chain id.
+        Entries = "entries",
+    }
+);
+
+impl Taken {
+    fn is_nothing(&self) -> bool {
+        *self == Self::Nothing
+    }
+}
 
 choice!(
     /// Whose files a stored layer's are.
@@ -124,6 +161,9 @@ mod tests {
         let layer =
             LayerRecord::new(id.clone(), Owners::Shifted, ContentDigest::of(b"tree"), amount(3), amount(4), dropped);
         let document = serde_json::to_vec(&layer).unwrap();
+        assert!(!String::from_utf8_lossy(&document).contains("taken"), "an earlier version reads it");
+        let settled = LayerRecord { taken: Taken::Entries, is_bottom: true, ..layer.clone() };
+        assert_eq!(LayerRecord::parse(&serde_json::to_vec(&settled).unwrap(), &id), Ok(settled));
         assert_eq!(LayerRecord::parse(&document, &id), Ok(layer));
         assert_eq!(LayerRecord::parse(&document, &LayerId::of(b"other")), Err(DocumentError::Changed));
         let name = NameRecord::new(TemplateId::of(b"x"), Timestamp::from_millis(5));

@@ -5,7 +5,7 @@
 
 use std::os::fd::AsFd;
 
-use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fsetxattr};
+use rustix::fs::{XattrFlags, fgetxattr, flistxattr, fremovexattr, fsetxattr};
 use rustix::io::Errno;
 use saggar_domain::template::Dropped;
 
@@ -34,6 +34,18 @@ pub(super) fn apply(file: Option<&impl AsFd>, attributes: &[Attribute], dropped:
         }
     }
     Ok(())
+}
+
+/// The attributes of a stored file that a copy of it has too: all but those of an overlay.
+pub(super) fn kept(file: impl AsFd) -> Result<Vec<Attribute>, Errno> {
+    let mut attributes = read(file)?;
+    attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
+    Ok(attributes)
+}
+
+/// Removes the same.
+pub(super) fn clear(file: impl AsFd) -> Result<(), Errno> {
+    kept(&file)?.iter().try_for_each(|(name, _)| fremovexattr(&file, name.as_slice()))
 }
 
 /// All `user.` attributes of a file, those of an overlay included, sorted by name.

@@ -12,11 +12,8 @@ const NAME_LEN_MAX: usize = 255;
 pub(super) struct EntryPath(Vec<u8>);
 
 impl EntryPath {
-    /// Takes an archive's name; the error says what is wrong with it.
+    /// Takes an archive's name; the error says what is wrong with it. An absolute one begins at the top of the layer.
     pub(super) fn parse(text: &[u8]) -> Result<Self, &'static str> {
-        if text.starts_with(b"/") && text.iter().any(|byte| *byte != b'/') {
-            return Err("has an absolute name");
-        }
         let mut path = Vec::with_capacity(text.len());
         let names = text.split(|byte| *byte == b'/').filter(|name| !name.is_empty() && *name != b".");
         for (depth, name) in names.enumerate() {
@@ -62,11 +59,14 @@ impl EntryPath {
         }
     }
 
-    /// Every directory above it, from the top down, and then itself; without the top.
-    pub(super) fn ancestry(&self) -> impl Iterator<Item = Self> + '_ {
-        let slashes = self.0.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-        let ends = slashes.chain((!self.0.is_empty()).then_some(self.0.len()));
-        ends.map(|end| Self(self.0[..end].to_vec()))
+    /// The names in it, the last one first.
+    pub(super) fn names_reversed(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty())
+    }
+
+    /// A name below it.
+    pub(super) fn join(&self, name: &[u8]) -> Result<Self, &'static str> {
+        Self::parse(&[&self.0, b"/".as_slice(), name].concat())
     }
 }
 
@@ -76,15 +76,23 @@ mod tests {
 
     #[test]
     fn names_that_could_lead_elsewhere_are_refused() {
-        for (text, expected) in
-            [("a/b", "a/b"), ("./a/b/", "a/b"), ("a//./b", "a/b"), ("./", ""), ("", ""), ("/", ""), ("...", "...")]
-        {
+        for (text, expected) in [
+            ("a/b", "a/b"),
+            ("./a/b/", "a/b"),
+            ("a//./b", "a/b"),
+            ("./", ""),
+            ("", ""),
+            ("/", ""),
+            ("...", "..."),
+            ("/etc/x", "etc/x"),
+            ("//a", "a"),
+        ] {
             assert_eq!(EntryPath::parse(text.as_bytes()), Ok(EntryPath(expected.into())), "{text}");
         }
         let deep = "d/".repeat(201);
         let long = "x".repeat(256);
         let far = format!("{}/", "x".repeat(200)).repeat(21);
-        for wrong in ["/etc/passwd", "//etc", "..", "../x", "a/../../b", "a/..", "./..", "a\0b", &deep, &long, &far] {
+        for wrong in ["..", "../x", "/..", "/../x", "a/../../b", "a/..", "./..", "a\0b", &deep, &long, &far] {
             assert!(EntryPath::parse(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
@@ -92,8 +100,10 @@ mod tests {
     #[test]
     fn a_path_splits_into_its_directories() {
         let path = EntryPath(b"a/b/c".to_vec());
-        let names: Vec<Vec<u8>> = path.ancestry().map(|part| part.0).collect();
-        assert_eq!(names, [b"a".to_vec(), b"a/b".to_vec(), b"a/b/c".to_vec()]);
+        assert_eq!(path.names_reversed().collect::<Vec<_>>(), [b"c", b"b", b"a"]);
+        assert_eq!(EntryPath::top().names_reversed().count(), 0);
+        assert_eq!(path.join(b"d"), Ok(EntryPath(b"a/b/c/d".to_vec())));
+        assert_eq!(EntryPath::top().join(b"d"), Ok(EntryPath(b"d".to_vec())));
         assert_eq!(path.split(), Some((EntryPath(b"a/b".to_vec()), &b"c"[..])));
         assert_eq!(EntryPath::top().split(), None);
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{CWD, Mode, openat};
 use tar::{Head, Tar};
 
-use super::{Contents, Ownership, TreeDigest, unpack};
+use super::{Below, Contents, Ownership, TreeDigest, unpack};
 use crate::limits::{Budget, Limits};
 
 const TRIES: usize = 1500;
@@ -55,7 +55,7 @@ const NAMES: &[&str] = &[
 ];
 const TARGETS: &[&str] =
     &["a", "b", "a/b", "l", "l/canary", "..", "../canary", "../..", "/", "/etc/passwd", "", ".", "l/../canary"];
-const OUTSIDE: &[&str] = &["..", "../..", "../canary"];
+const OUTSIDE: &[&str] = &["..", "../..", "../canary", "/", "/..", "../../l", "a/../../..", "l"];
 const FLAGS: &[u8] = b"000000055552222111167SxLKg34Z\0";
 
 impl crate::tar::Input for Cursor<Vec<u8>> {}
@@ -69,8 +69,9 @@ fn layers_stay_in_their_directory_under_fuzzing() {
     let mut random = Random(if until.is_some() { clock } else { 0x5a66 });
     let (mut tries, mut accepted) = (0, 0);
     while until.map_or(tries < TRIES, |until| Instant::now() < until) {
-        let archive = archive(&mut random);
-        accepted += usize::from(check(&root, archive));
+        // Every second one above a layer of its own, with links that lead outside.
+        let lower = (random.below(2) == 0).then(|| archive(&mut random));
+        accepted += usize::from(check(&root, lower, archive(&mut random)));
         tries += 1;
     }
     println!("layers: {tries} tries, {accepted} accepted");
@@ -79,18 +80,29 @@ fn layers_stay_in_their_directory_under_fuzzing() {
 }
 
 /// Whether the archive was accepted.
-fn check(root: &Path, archive: Vec<u8>) -> bool {
+fn check(root: &Path, lower: Option<Vec<u8>>, archive: Vec<u8>) -> bool {
     let inside = root.join("inside");
     std::fs::create_dir_all(inside.join("tree")).unwrap();
+    std::fs::create_dir_all(inside.join("tree-below")).unwrap();
     std::fs::write(root.join("canary"), "alive").unwrap();
     std::fs::write(inside.join("canary"), "alive").unwrap();
     let before = (outside(root), outside(&inside));
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::CLOEXEC;
-    let tree: OwnedFd = openat(CWD, inside.join("tree"), flags, Mode::empty()).unwrap();
+    let open = |name: &str| -> OwnedFd { openat(CWD, inside.join(name), flags, Mode::empty()).unwrap() };
+    let (tree, tree_below) = (open("tree"), open("tree-below"));
     let mut budget = Budget::new(Limits { bytes_max: 1 << 20, entries_max: 1000 });
+    let has_lower = lower.is_some();
+    if let Some(lower) = lower {
+        // It may be refused: what it left until then is enough.
+        let _ = unpack(Cursor::new(lower), open("tree-below"), Below::default(), Ownership::here(), &mut budget);
+    }
+    let lower_digest = || TreeDigest::of(tree_below.as_fd(), Contents::Read, Ownership::here()).unwrap();
+    let lower_before = lower_digest();
+    let below = if has_lower { Below::new(vec![open("tree-below")]) } else { Below::default() };
     let digits: String = archive.iter().map(|byte| format!("{byte:02x}")).collect();
-    let unpacked = unpack(Cursor::new(archive), tree.try_clone().unwrap(), Ownership::here(), &mut budget);
+    let unpacked = unpack(Cursor::new(archive), open("tree"), below, Ownership::here(), &mut budget);
     assert_eq!((outside(root), outside(&inside)), before, "{digits}");
+    assert_eq!(lower_digest(), lower_before, "{digits}");
     if let Ok(unpacked) = &unpacked {
         let found = TreeDigest::of(tree.as_fd(), Contents::Read, Ownership::here()).unwrap();
         assert_eq!(found, unpacked.tree, "{digits}");
@@ -108,7 +120,7 @@ fn outside(directory: &Path) -> BTreeMap<String, String> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let metadata = entry.metadata().unwrap();
         let content = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let is_tree = name == "tree" || name == "inside";
+        let is_tree = name.starts_with("tree") || name == "inside";
         let facts = format!("{:o} {} {} {content}", metadata.mode(), metadata.uid(), metadata.nlink());
         found.insert(name, if is_tree { String::new() } else { facts });
     }
@@ -119,7 +131,7 @@ fn archive(random: &mut Random) -> Vec<u8> {
     let mut tar = Tar::new();
     // Often with a link that leads outside, for the entries after it.
     if random.below(3) == 0 {
-        tar = tar.link("l", random.pick(OUTSIDE));
+        tar = tar.link(random.pick(&["l", "a", "d"]), random.pick(OUTSIDE));
     }
     for _ in 0..=random.below(6) {
         let mut head = Head::new(random.pick(NAMES), random.pick(FLAGS));

@@ -5,10 +5,11 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 
 use saggar_domain::Problem;
-use saggar_domain::template::Dropped;
+use saggar_domain::template::{Dropped, Taken};
 use sha2::{Digest, Sha256};
 
 use super::Ownership;
+use super::below::Below;
 use super::entry_path::EntryPath;
 use super::tree_digest::{Contents, TreeDigest};
 use super::writer::Writer;
@@ -28,17 +29,20 @@ pub(crate) struct Unpacked {
     /// Of what is on disk.
     pub(crate) tree: TreeDigest,
     pub(crate) dropped: Dropped,
+    pub(crate) taken: Taken,
+    pub(crate) is_bottom: bool,
 }
 
-/// Writes an archive below an empty directory. On an error the directory holds a part of it.
+/// Writes an archive below an empty directory. `below` is what the layers below have. On an error the directory holds a part of it.
 pub(crate) fn unpack(
     input: impl Input,
     tree: OwnedFd,
+    below: Below,
     ownership: Ownership,
     budget: &mut Budget,
 ) -> Result<Unpacked, Problem> {
     let mut archive = Archive::new(input);
-    let mut writer = Writer::new(tree, ownership)?;
+    let mut writer = Writer::new(tree, below, ownership)?;
     let mut buffer = vec![0; CHUNK];
     let mut archive_entries = 0;
     while let Some(entry) = archive.next().map_err(unreadable)? {
@@ -51,7 +55,8 @@ pub(crate) fn unpack(
     writer.finish()?;
     let tree = TreeDigest::of(writer.root(), Contents::Known(&writer.contents), ownership)
         .map_err(|error| storage("a layer can't be read back", error))?;
-    Ok(Unpacked { archive_entries, tree, dropped: writer.dropped })
+    let (taken, is_bottom) = (writer.taken(), writer.is_bottom());
+    Ok(Unpacked { archive_entries, tree, dropped: writer.dropped, taken, is_bottom })
 }
 
 fn write<R: Input>(
@@ -62,10 +67,7 @@ fn write<R: Input>(
     buffer: &mut [u8],
 ) -> Result<(), Problem> {
     let path = EntryPath::parse(&entry.path).map_err(|why| {
-        refused(
-            format!("it {why}"),
-            "the image is malformed or hostile: don't use it, or build it anew with relative names",
-        )
+        refused(format!("it {why}"), "the image is malformed or hostile: don't use it, or build it anew")
     })?;
     if writer.mark(&path, budget)? {
         return Ok(());

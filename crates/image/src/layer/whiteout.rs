@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid, XattrFlags, chownat, fsetxattr, mknodat, statat};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Uid, XattrFlags, chownat, fgetxattr, fsetxattr, mknodat, statat};
 use rustix::io::Errno;
 
 use super::Ownership;
@@ -69,6 +69,16 @@ pub(super) fn make(directory: BorrowedFd<'_>, name: &[u8], ownership: Ownership)
 /// Hides what lower layers have in a directory.
 pub(super) fn make_opaque(directory: impl AsFd) -> Result<(), Errno> {
     fsetxattr(directory, OPAQUE, b"y", XattrFlags::empty())
+}
+
+/// Whether what lower layers have in a directory is hidden.
+pub(super) fn is_opaque(directory: impl AsFd) -> Result<bool, Errno> {
+    let mut value = [0; 1];
+    match fgetxattr(directory, OPAQUE, &mut value) {
+        Ok(_) => Ok(true),
+        Err(Errno::NODATA) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// `None`: there is nothing of that name.

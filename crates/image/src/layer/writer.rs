@@ -4,6 +4,13 @@
 //! following any link (`openat2`), and a last name is only used with calls that don't follow one.
 //!
 //! A later entry replaces an earlier one of the same name, as in any archive, unless one of both is a directory.
+//!
+//! What an archive leaves to the layers below it is taken from them ([`Below`]): a directory that it uses without
+//! describing it, the target of a link on the way, a file that it links to. What was taken is recorded, because such a layer
+//! can't be used above others.
+
+mod copy;
+mod parents;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,8 +22,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use saggar_domain::Problem;
-use saggar_domain::template::Dropped;
+use saggar_domain::template::{Dropped, Taken};
 
+use super::below::{Below, IMPLIED_MODE};
 use super::entry_path::EntryPath;
 use super::whiteout::{self, Mark, examined, is_whiteout};
 use super::{Ownership, attributes};
@@ -27,8 +35,6 @@ use crate::tar::Entry;
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 /// Links are refused by how it is resolved.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// Of a directory that no entry describes.
-const IMPLIED_MODE: Mode = Mode::from_raw_mode(0o755);
 const SET_IDS: u32 = 0o6000;
 /// Longest target of a symbolic link, as the kernel has it.
 const TARGET_LEN_MAX: usize = 4095;
@@ -37,8 +43,12 @@ const HOSTILE: &str = "the image is malformed or hostile: don't use it, or build
 pub(super) struct Writer {
     root: Rc<OwnedFd>,
     ownership: Ownership,
-    /// The directory of the entry before, which the next one is usually in too.
-    latest: Option<(EntryPath, Rc<OwnedFd>)>,
+    below: Below,
+    /// The directory of the entry before, which the next one is usually in too, by what the archive calls it.
+    latest: Option<(EntryPath, Parent)>,
+    is_top_described: bool,
+    has_taken_entries: bool,
+    is_bottom: bool,
     /// Times of directories are set last, because every new entry changes them.
     directory_times: BTreeMap<EntryPath, (i64, u32)>,
     /// Digests of contents by inode.
@@ -46,20 +56,46 @@ pub(super) struct Writer {
     pub(super) dropped: Dropped,
 }
 
+/// A directory of the layer.
+#[derive(Clone)]
+struct Parent {
+    /// Without links. Archives may call it otherwise, by a link of a lower layer.
+    path: EntryPath,
+    directory: Rc<OwnedFd>,
+}
+
 impl Writer {
-    /// `root` is an empty directory that nobody else uses.
-    pub(super) fn new(root: OwnedFd, ownership: Ownership) -> Result<Self, Problem> {
+    /// `root` is an empty directory that nobody else uses, `below` what the layers below have at its place.
+    pub(super) fn new(root: OwnedFd, below: Below, ownership: Ownership) -> Result<Self, Problem> {
         let mut writer = Self {
             root: Rc::new(root),
             ownership,
+            below,
             latest: None,
+            is_top_described: false,
+            has_taken_entries: false,
+            is_bottom: false,
             directory_times: BTreeMap::from([(EntryPath::top(), (0, 0))]),
             contents: HashMap::new(),
             dropped: Dropped::default(),
         };
         let root = Rc::clone(&writer.root);
-        writer.own(root.as_fd(), 0, 0).and_then(|()| fchmod(&root, IMPLIED_MODE)).map_err(io)?;
+        writer.own(root.as_fd(), 0, 0).and_then(|()| fchmod(&root, Mode::from_raw_mode(IMPLIED_MODE))).map_err(io)?;
         Ok(writer)
+    }
+
+    /// What this layer has from those below.
+    pub(super) fn taken(&self) -> Taken {
+        match (self.has_taken_entries, self.is_top_described) {
+            (true, _) => Taken::Entries,
+            (false, false) => Taken::Top,
+            (false, true) => Taken::Nothing,
+        }
+    }
+
+    /// Whether it hides everything below.
+    pub(super) fn is_bottom(&self) -> bool {
+        self.is_bottom
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {
@@ -68,14 +104,23 @@ impl Writer {
 
     /// A directory with its permissions, owner and attributes.
     pub(super) fn directory(&mut self, path: &EntryPath, entry: &Entry, budget: &mut Budget) -> Result<(), Problem> {
-        let directory = match path.split() {
-            None => Rc::clone(&self.root),
-            Some((above, name)) => Rc::new(make_directory(self.parent(&above, budget)?.as_fd(), name)?),
+        let (path, directory) = match path.split() {
+            None => {
+                self.is_top_described = true;
+                (path.clone(), Rc::clone(&self.root))
+            }
+            Some((above, name)) => {
+                let parent = self.parent(&above, budget)?;
+                let directory = make_directory(parent.directory.as_fd(), name)?;
+                // It may exist without having been described until now.
+                attributes::clear(&directory).map_err(io)?;
+                (parent.path.join(name).map_err(wrong_path)?, Rc::new(directory))
+            }
         };
         self.own(directory.as_fd(), entry.uid, entry.gid).map_err(io)?;
         self.keep_attributes(Some(directory.as_fd()), entry)?;
         fchmod(&directory, self.mode(entry.mode, FileType::Directory)).map_err(io)?;
-        self.directory_times.insert(path.clone(), entry.modified);
+        self.directory_times.insert(path, entry.modified);
         Ok(())
     }
 
@@ -128,26 +173,32 @@ impl Writer {
         self.finish_special(parent.as_fd(), &name, entry)
     }
 
-    /// Another name of a file that this layer has already.
+    /// Another name of a file of this layer or of those below.
     pub(super) fn hard_link(&mut self, path: &EntryPath, target: &[u8], budget: &mut Budget) -> Result<(), Problem> {
         let wrong = |why: &str| refused(format!("a hard link to {} {why}", shown(target)), HOSTILE);
         let target = EntryPath::parse(target).map_err(wrong)?;
         let Some((above, target_name)) = target.split() else { return Err(wrong("leads to the top directory")) };
-        let source = self.open(&above).map_err(|_| wrong("leads to nothing in this layer"))?;
-        match examined(source.as_fd(), target_name).map_err(io)? {
-            None => return Err(wrong("leads to nothing in this layer")),
-            Some(stat) if is_whiteout(&stat) => return Err(wrong("leads to nothing in this layer")),
+        if target == *path {
+            return Err(wrong("leads to itself"));
+        }
+        let source = self.parent(&above, budget)?;
+        match examined(source.directory.as_fd(), target_name).map_err(io)? {
+            None if self.copy_up(&source, target_name, budget)? => {}
+            None => return Err(wrong("leads to nothing in this layer or those below")),
+            Some(stat) if is_whiteout(&stat) => return Err(wrong("leads to nothing in this layer or those below")),
             Some(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 return Err(wrong("leads to a directory"));
             }
             Some(_) => {}
         }
-        if target == *path {
+        let (parent, name) = self.place(path, budget)?;
+        // By another name of the same directory, it is itself.
+        let is_same = fstat(&parent).map_err(io)?.st_ino == fstat(&source.directory).map_err(io)?.st_ino;
+        if is_same && name == target_name {
             return Err(wrong("leads to itself"));
         }
-        let (parent, name) = self.place(path, budget)?;
         make_room(parent.as_fd(), &name)?;
-        linkat(&source, target_name, &parent, name.as_slice(), AtFlags::empty()).map_err(io)
+        linkat(&source.directory, target_name, &parent, name.as_slice(), AtFlags::empty()).map_err(io)
     }
 
     /// Acts on a mark; `false` if the name is none.
@@ -157,16 +208,14 @@ impl Writer {
             Mark::None => return Ok(false),
             Mark::Meta => {}
             Mark::Malformed => return Err(refused("a whiteout names nothing", HOSTILE)),
-            // The kernel doesn't look at this mark on the top of a layer.
+            // The kernel doesn't look at this mark on the top of a layer, so the layers below are left out instead.
             Mark::Opaque if above == EntryPath::top() => {
-                return Err(refused(
-                    "a whiteout removes the whole root of the image",
-                    "build the image anew without the layers below",
-                ));
+                self.is_bottom = true;
+                self.below = self.below.hidden();
             }
-            Mark::Opaque => whiteout::make_opaque(self.parent(&above, budget)?).map_err(io)?,
+            Mark::Opaque => whiteout::make_opaque(&self.parent(&above, budget)?.directory).map_err(io)?,
             Mark::Gone(gone) => {
-                let parent = self.parent(&above, budget)?;
+                let parent = self.parent(&above, budget)?.directory;
                 if whiteout::make(parent.as_fd(), gone, self.ownership).map_err(io)? {
                     utimensat(&parent, gone, &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
                 } else {
@@ -180,6 +229,11 @@ impl Writer {
     /// Sets the times of directories. Nothing can be written afterwards.
     pub(super) fn finish(&mut self) -> Result<(), Problem> {
         self.latest = None;
+        if !self.is_top_described
+            && let Some(likeness) = self.below.likeness().map_err(io)?
+        {
+            self.resemble(Rc::clone(&self.root).as_fd(), &likeness).map_err(io)?;
+        }
         for (path, modified) in std::mem::take(&mut self.directory_times) {
             futimens(self.open(&path).map_err(io)?, &times(modified)).map_err(io)?;
         }
@@ -190,45 +244,7 @@ impl Writer {
         let Some((above, name)) = path.split() else {
             return Err(refused("an entry other than a directory stands for the top of the layer", HOSTILE));
         };
-        Ok((self.parent(&above, budget)?, name.to_vec()))
-    }
-
-    /// Opens a directory of the layer, and makes it and those above it if they don't exist.
-    fn parent(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<Rc<OwnedFd>, Problem> {
-        if let Some((latest, directory)) = &self.latest
-            && latest == path
-        {
-            return Ok(Rc::clone(directory));
-        }
-        let directory = match self.open(path) {
-            Ok(directory) => Rc::new(directory),
-            Err(Errno::NOENT | Errno::NOTDIR) => self.make_parents(path, budget)?,
-            Err(Errno::LOOP) => return Err(through_link(path)),
-            Err(errno) => return Err(io(errno)),
-        };
-        self.latest = Some((path.clone(), Rc::clone(&directory)));
-        Ok(directory)
-    }
-
-    fn make_parents(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<Rc<OwnedFd>, Problem> {
-        let mut directory = Rc::clone(&self.root);
-        for part in path.ancestry() {
-            let (_, name) = part.split().expect("a part has a name");
-            let next = match openat2(&directory, name, DIRECTORY, Mode::empty(), RESOLVE) {
-                Ok(next) => next,
-                Err(Errno::LOOP) => return Err(through_link(path)),
-                Err(Errno::NOENT | Errno::NOTDIR) => {
-                    budget.entry(part.as_bytes().len())?;
-                    let made = make_directory(directory.as_fd(), name)?;
-                    self.own(made.as_fd(), 0, 0).and_then(|()| fchmod(&made, IMPLIED_MODE)).map_err(io)?;
-                    self.directory_times.insert(part, (0, 0));
-                    made
-                }
-                Err(errno) => return Err(io(errno)),
-            };
-            directory = Rc::new(next);
-        }
-        Ok(directory)
+        Ok((self.parent(&above, budget)?.directory, name.to_vec()))
     }
 
     fn open(&self, path: &EntryPath) -> Result<OwnedFd, Errno> {
@@ -330,6 +346,11 @@ fn make_room(parent: BorrowedFd<'_>, name: &[u8]) -> Result<(), Problem> {
 
 fn two_kinds(name: &[u8]) -> Problem {
     refused(format!("{} is a directory in one entry and something else in another", shown(name)), HOSTILE)
+}
+
+/// A path that is possible in the archive may be too long behind a link.
+fn wrong_path(why: &'static str) -> Problem {
+    refused(format!("behind a link of a lower layer it {why}"), HOSTILE)
 }
 
 fn through_link(path: &EntryPath) -> Problem {

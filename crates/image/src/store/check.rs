@@ -31,8 +31,13 @@ pub struct Finding {
 impl Store {
     /// Reads every name, manifest and layer. Nothing is removed meanwhile; imports go on.
     pub fn check(&self) -> Result<Checked, Problem> {
+        self.check_each(&mut |_| {})
+    }
+
+    /// The same. `begin` is told of each layer before it is read.
+    pub fn check_each(&self, begin: &mut dyn FnMut(&LayerId)) -> Result<Checked, Problem> {
         let _layers = self.locked(Lock::Layers, FlockOperation::LockShared)?;
-        let _names = self.locked(Lock::Names, FlockOperation::LockShared)?;
+        let names = self.locked(Lock::Names, FlockOperation::LockShared)?;
         let mut checked = Checked::default();
         let mut users: BTreeMap<LayerId, TemplateId> = BTreeMap::new();
         for file in listed(&self.manifests)? {
@@ -43,16 +48,19 @@ impl Store {
                 Err(problem) => checked.found(&id, &problem.message),
             }
         }
-        for (name, record) in self.templates.names()? {
+        for (name, record) in self.templates.records()? {
             checked.names += 1;
-            if let Err(problem) = self.manifest(&record.template) {
+            if let Err(problem) = record.and_then(|record| self.manifest(&record.template)) {
                 checked.found(&name, &problem.message);
             }
         }
+        // The layers take long. An import that ends meanwhile must not wait for them.
+        drop(names);
         for (id, template) in users {
             checked.layers += 1;
-            match self.check_layer(&id) {
-                Ok(tree) => {
+            begin(&id);
+            match self.sound_layer(&id) {
+                Ok((_, tree)) => {
                     checked.entries += tree.entries;
                     checked.bytes += tree.bytes;
                 }
@@ -62,7 +70,8 @@ impl Store {
         Ok(checked)
     }
 
-    fn check_layer(&self, id: &LayerId) -> Result<TreeDigest, String> {
+    /// A layer that is as it was written; the error says what is wrong with it.
+    pub(super) fn sound_layer(&self, id: &LayerId) -> Result<(LayerRecord, TreeDigest), String> {
         let record: LayerRecord = match self.layer(id) {
             Ok(Some(record)) => record,
             Ok(None) => return Err("the layer is missing".to_owned()),
@@ -79,7 +88,7 @@ impl Store {
         if found.digest != record.digest {
             return Err("the layer's files were changed after the import".to_owned());
         }
-        Ok(found)
+        Ok((record, found))
     }
 }
 

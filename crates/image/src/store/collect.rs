@@ -12,6 +12,7 @@ use saggar_domain::template::{LayerId, MANIFEST_BYTES_MAX, Manifest, TemplateId}
 use saggar_domain::{Code, Problem};
 use serde::Serialize;
 
+use super::commit::REPLACED;
 use super::staging::{random_name, remove_tree};
 use super::{DIRECTORY, Lock, Store, listed};
 use crate::fail_point::pass;
@@ -74,11 +75,30 @@ impl Store {
             collected.layers += 1;
         }
         collected.interrupted += self.tidy_names()?;
+        let is_any_used = self.is_any_used()?;
         for name in listed(&self.staging)? {
+            if is_any_used && name.starts_with(REPLACED) {
+                continue;
+            }
             remove_tree(&self.staging, &name).map_err(|error| storage("what is left over can't be removed", error))?;
             collected.interrupted += 1;
         }
         Ok(Some(collected))
+    }
+
+    /// Whether a live sandbox uses any template.
+    fn is_any_used(&self) -> Result<bool, Problem> {
+        let fail = |errno: Errno| storage("what is left over can't be removed", errno);
+        for file in listed(&self.manifests)? {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let manifest = openat(&self.manifests, file.as_str(), flags, Mode::empty()).map_err(fail)?;
+            match flock(&manifest, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(true),
+                Err(errno) => return Err(fail(errno)),
+            }
+        }
+        Ok(false)
     }
 
     /// Removes files of names that were never completed, and directories without names.

@@ -9,13 +9,20 @@ use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, RenameFlags, fsync, openat, renameat, renameat_with, syncfs, unlinkat,
 };
 use rustix::io::Errno;
-use saggar_domain::template::{LayerId, LayerRecord, Manifest, NameRecord, RECORD_BYTES_MAX, TemplateId};
+use saggar_domain::template::{
+    ContentDigest, LayerId, LayerRecord, Manifest, NameRecord, RECORD_BYTES_MAX, TemplateId,
+};
 use saggar_domain::{Problem, TemplateName, Timestamp};
 
 use super::staging::{Staging, random_name};
-use super::{Lock, Store, made};
+use super::{DIRECTORY, Lock, Store, made};
 use crate::fail_point::pass;
 use crate::failure::storage;
+
+/// The directory beside a layer's files that names its blobs.
+const PROOFS: &str = "proofs";
+/// How the names of damaged layers begin that were replaced.
+pub(super) const REPLACED: &str = "replaced-";
 
 /// An import in progress. No layer is removed while it exists.
 pub(crate) struct Import<'a> {
@@ -57,18 +64,57 @@ impl Store {
 }
 
 impl Import<'_> {
-    /// An empty directory for the files of a layer.
-    pub(crate) fn layer(&self, id: &LayerId) -> Result<OwnedFd, Problem> {
-        let layer = self.staging.make(id.hex())?;
+    /// A layer of the store that is as it was written; one that is damaged is none, and is replaced by [`Self::commit`].
+    pub(crate) fn sound_layer(&self, id: &LayerId) -> Option<LayerRecord> {
+        self.store.sound_layer(id).ok().map(|(record, _)| record)
+    }
+
+    /// The files of a layer, of this import or of the store.
+    pub(crate) fn tree(&self, id: &LayerId, is_new: bool) -> Result<OwnedFd, Problem> {
+        openat(self.place(is_new), format!("{}/tree", id.hex()), DIRECTORY, Mode::empty())
+            .map_err(|errno| storage("a stored layer can't be opened", errno))
+    }
+
+    fn place(&self, is_new: bool) -> &OwnedFd {
+        if is_new { self.staging.directory() } else { &self.store.layers }
+    }
+
+    /// Whether a blob was once seen to have the content that a stored layer was made from.
+    pub(crate) fn is_proven(&self, id: &LayerId, is_new: bool, content: &LayerId, blob: &ContentDigest) -> bool {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat(self.place(is_new), proof(id, content, blob), flags, Mode::empty()).is_ok()
+    }
+
+    /// Remembers that it was seen. If this is lost, the blob is read once more.
+    pub(crate) fn prove(
+        &self,
+        id: &LayerId,
+        is_new: bool,
+        content: &LayerId,
+        blob: &ContentDigest,
+    ) -> Result<(), Problem> {
+        let fail = |errno: Errno| storage("a layer can't be written", errno);
+        let place = self.place(is_new);
+        made(place.as_fd(), Path::new(&format!("{}/{PROOFS}", id.hex()))).map_err(fail)?;
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat(place, proof(id, content, blob), flags, Mode::from_raw_mode(0o600)).map_err(fail).map(drop)
+    }
+
+    /// An empty directory for the files of a layer, under a name that is its own until the layer has an id.
+    pub(crate) fn layer(&self, name: &LayerId) -> Result<OwnedFd, Problem> {
+        let layer = self.staging.make(&unfinished(name))?;
         made(layer.as_fd(), Path::new("tree")).map_err(|errno| storage("a layer can't be written", errno))
     }
 
     /// Completes a layer that was written.
-    pub(crate) fn finish_layer(&self, record: &LayerRecord) -> Result<(), Problem> {
-        let layer = self.staging.make(record.id.hex())?;
+    pub(crate) fn finish_layer(&self, name: &LayerId, record: &LayerRecord) -> Result<(), Problem> {
+        let layer = self.staging.make(&unfinished(name))?;
         let document = serde_json::to_vec(record).expect("our own types have only text keys");
         write_new(layer.as_fd(), "layer.json", &document)
             .map_err(|error| storage("a layer can't be written", error))?;
+        let staging = self.staging.directory();
+        renameat(staging, unfinished(name), staging, record.id.hex())
+            .map_err(|errno| storage("a layer can't be written", errno))?;
         pass("import/layer");
         Ok(())
     }
@@ -94,47 +140,67 @@ impl Import<'_> {
                 layer.hex(),
                 RenameFlags::NOREPLACE,
             ) {
+                Ok(()) => {}
+                Err(Errno::EXIST | Errno::NOTEMPTY) if store.sound_layer(layer).is_err() => self.replace(layer)?,
                 // Another import has brought the same layer meanwhile; ours is removed with the rest.
-                Ok(()) | Err(Errno::EXIST | Errno::NOTEMPTY) => pass("import/renamed"),
+                Err(Errno::EXIST | Errno::NOTEMPTY) => {}
                 Err(errno) => return Err(fail(errno)),
             }
+            pass("import/renamed");
         }
         fsync(&store.layers).map_err(fail)?;
         pass("import/layers");
         let _names = store.locked(Lock::Names, FlockOperation::LockExclusive)?;
         let id = manifest.id();
         let file = format!("{}.json", id.hex());
-        replace(&store.manifests, &file, manifest.document().as_bytes(), Keep::Existing)
-            .map_err(|error| storage("the import can't be completed", error))?;
+        // A file that exists and has this content stays: a sandbox may hold a lock on it.
+        if store.manifest(&id).is_err() {
+            if !store.remove_unused(&file)? {
+                return Err(Problem::new(
+                    saggar_domain::Code::DataDirectory,
+                    format!("the manifest {id} is damaged, and a live sandbox uses it"),
+                    "end the sandboxes that use the template, then import it again",
+                ));
+            }
+            replace(&store.manifests, &file, manifest.document().as_bytes())
+                .map_err(|error| storage("the import can't be completed", error))?;
+        }
         pass("import/manifest");
-        let before = store.templates.name(name)?.map(|record| record.template);
+        // A name that can't be read is replaced like any other.
+        let before = store.templates.name(name).ok().flatten().map(|record| record.template);
         let directory = made(store.names.as_fd(), Path::new(name.name())).map_err(fail)?;
         fsync(&store.names).map_err(fail)?;
         let record = serde_json::to_vec(&NameRecord::new(id.clone(), now)).expect("our own types have only text keys");
-        replace(&directory, name.tag(), &record, Keep::New)
-            .map_err(|error| storage("the import can't be completed", error))?;
+        replace(&directory, name.tag(), &record).map_err(|error| storage("the import can't be completed", error))?;
         pass("import/named");
         Ok(before.filter(|before| *before != id))
     }
+
+    /// Puts a layer in the place of a damaged one. Live sandboxes may use what is left of that one, so it is kept for them.
+    fn replace(&self, layer: &LayerId) -> Result<(), Problem> {
+        let fail = |errno: Errno| storage("the import can't be completed", errno);
+        let beside = format!("{REPLACED}{}", random_name().map_err(fail)?);
+        let store = self.store;
+        renameat(self.staging.directory(), layer.hex(), &store.staging, beside.as_str()).map_err(fail)?;
+        pass("import/repair");
+        renameat_with(&store.staging, beside.as_str(), &store.layers, layer.hex(), RenameFlags::EXCHANGE).map_err(fail)
+    }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    /// A file that exists has the same content, and a sandbox may hold a lock on it.
-    Existing,
-    New,
+fn unfinished(name: &LayerId) -> String {
+    format!("new-{}", name.hex())
+}
+
+/// An empty file that says: this blob has this content, and the layer was made from it.
+fn proof(id: &LayerId, content: &LayerId, blob: &ContentDigest) -> String {
+    format!("{}/{PROOFS}/{}.{}", id.hex(), content.hex(), blob.hex())
 }
 
 /// Writes a file in one step, durably.
-fn replace(directory: &OwnedFd, name: &str, content: &[u8], keep: Keep) -> std::io::Result<()> {
+fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<()> {
     let beside = format!(".{}", random_name()?);
-    let written = write_new(directory.as_fd(), &beside, content).and_then(|()| match keep {
-        Keep::New => renameat(directory, beside.as_str(), directory, name).map_err(Into::into),
-        Keep::Existing => match renameat_with(directory, beside.as_str(), directory, name, RenameFlags::NOREPLACE) {
-            Err(Errno::EXIST) => unlinkat(directory, beside.as_str(), AtFlags::empty()).map_err(Into::into),
-            other => other.map_err(Into::into),
-        },
-    });
+    let written = write_new(directory.as_fd(), &beside, content)
+        .and_then(|()| renameat(directory, beside.as_str(), directory, name).map_err(Into::into));
     if written.is_err() {
         // The first error is the one to report; the next collection removes the rest.
         let _ = unlinkat(directory, beside.as_str(), AtFlags::empty());

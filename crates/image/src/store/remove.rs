@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FlockOperation, fsync, unlinkat};
 use rustix::io::Errno;
-use saggar_domain::template::TemplateId;
+use saggar_domain::template::{NameRecord, TemplateId};
 use saggar_domain::{Code, Problem, TemplateName};
 
 use super::{Collected, Lock, Store, made};
@@ -15,7 +15,8 @@ use crate::failure::storage;
 /// What a removal did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    pub id: TemplateId,
+    /// What the name led to; `None` if that couldn't be read.
+    pub id: Option<TemplateId>,
     pub rest: Rest,
 }
 
@@ -24,6 +25,8 @@ pub struct Removed {
 pub enum Rest {
     /// Other names lead to it.
     Named,
+    /// The name was damaged, so its template isn't known. A collection removes it if nothing else leads to it.
+    Unknown,
     /// A live sandbox uses it. It is removed by a collection after that.
     InUse,
     /// Gone. Its layers are removed too, except those that others use; `None` while something is imported.
@@ -34,14 +37,14 @@ impl Store {
     pub fn remove(&self, name: &TemplateName) -> Result<Removed, Problem> {
         let fail = |errno: Errno| storage("the template can't be removed", errno);
         let names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
-        let Some(record) = self.templates.name(name)? else {
+        let found = self.templates.name(name);
+        if let Ok(None) = found {
             return Err(Problem::new(
                 Code::InvalidValue,
                 format!("there is no template {:?}", name.as_str()),
                 "list them with `saggar template list`",
             ));
-        };
-        let id = record.template;
+        }
         let directory = made(self.names.as_fd(), Path::new(name.name())).map_err(fail)?;
         unlinkat(&directory, name.tag(), AtFlags::empty()).map_err(fail)?;
         fsync(&directory).map_err(fail)?;
@@ -51,15 +54,18 @@ impl Store {
             Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => {}
             Err(errno) => return Err(fail(errno)),
         }
+        let Ok(Some(NameRecord { template: id, .. })) = found else {
+            return Ok(Removed { id: None, rest: Rest::Unknown });
+        };
         if self.templates.names()?.iter().any(|(_, record)| record.template == id) {
-            return Ok(Removed { id, rest: Rest::Named });
+            return Ok(Removed { id: Some(id), rest: Rest::Named });
         }
         if !self.remove_unused(&format!("{}.json", id.hex()))? {
-            return Ok(Removed { id, rest: Rest::InUse });
+            return Ok(Removed { id: Some(id), rest: Rest::InUse });
         }
         pass("remove/manifest");
         drop(names);
         let rest = Rest::Gone(self.collect()?);
-        Ok(Removed { id, rest })
+        Ok(Removed { id: Some(id), rest })
     }
 }

@@ -8,4 +8,6 @@ mod kept;
 mod lies;
 mod place;
 mod registry;
+mod repaired;
+mod stacked;
 mod tar;
