@@ -389,9 +389,51 @@ fn a_managed_network_brings_its_certificates_and_names() {
     let done = sh(&place, &["--net", "proxied"], script);
     let expected = "nameserver 127.0.0.1\noptions attempts:1\nregular file\nregular file\nregular file\n-----BEGIN CERTIFICATE-----\nof the image";
     assert_eq!((done.code, done.stdout.as_str()), (0, expected), "{done:?}");
-    image(&place).system().layer(|top| top.link("etc/ssl", "/root")).named("link");
-    let done = place.sh(&["--template", "link", "--net", "proxied"], "true");
-    assert!(done.code == 126 && done.stderr.contains("at /etc/ssl/certs"), "{done:?}");
+    // A link is followed inside of the image, wherever it leads there, but not into what is mounted over it.
+    for (path, target, real) in [
+        ("etc/ssl", "/root/../root", "/root/certs"),
+        ("etc/ssl/certs", "../pki/made/anew/..", "/etc/pki/made"),
+        ("etc/ssl/certs", "../../../../../srv", "/srv"),
+    ] {
+        let linked = image(&place).system().layer(|top| {
+            top.write("srv/own", "");
+            top.write("etc/pki/made/anew/own", "");
+            top.link(path, target);
+        });
+        linked.named("link");
+        let script =
+            format!("read -r line < /etc/ssl/certs/saggar-egress.pem; echo $line; ls {real}/saggar-egress.pem");
+        let done = place.sh(&["--template", "link", "--net", "proxied"], &script);
+        let expected = format!("-----BEGIN CERTIFICATE-----\n{real}/saggar-egress.pem\n");
+        assert_eq!((done.code, done.stdout.as_str()), (0, expected.as_str()), "{path} {target}: {done:?}");
+    }
+    for target in ["/proc/self", "/dev", "/nowhere/at/all", "certs"] {
+        image(&place).system().layer(|top| top.link("etc/ssl/certs", target)).named("link");
+        let done = place.sh(&["--template", "link", "--net", "proxied"], "true");
+        assert!(done.code == 126 && done.stderr.contains("at /etc/ssl/certs"), "{target}: {done:?}");
+    }
+}
+
+#[test]
+fn a_working_directory_that_is_missing_is_made() {
+    let place = Place::new();
+    let started = |path: &str, expected: &str| {
+        let linked = image(&place).system().layer(|top| {
+            top.write("data/file", "");
+            top.link("srv/link", "../data");
+            top.link("srv/nowhere", "/none/at/all");
+        });
+        linked.with(|defaults| defaults.cwd = GuestPath::parse(path).ok()).named("demo");
+        let done = sh(&place, &["--user", "root"], "pwd -P; touch here && stat -c %a-%u .");
+        assert_eq!(done.stdout, expected, "{path}: {done:?}");
+    };
+    started("/srv/app/deep", "/srv/app/deep\n755-0\n");
+    started("/srv/link/app", "/data/app\n755-0\n");
+    started("/tmp", "/tmp\n1777-0\n");
+    started("/srv/nowhere", "");
+    // One that was asked for and is missing is a mistake.
+    let done = sh(&place, &["--cwd", "/srv/other"], "pwd");
+    assert!(done.code == 126 && done.stderr.contains("/srv/other"), "{done:?}");
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl Root {
             }
             Op::Directory { path, mode, owner } => self.directory(path, *mode, *owner),
             Op::File { path, bytes } => self.file(path, bytes),
+            Op::WorkingDirectory { path } => self.working_directory(path),
             Op::Kept { directory, name, bytes } => self.keep(directory, name, bytes),
             Op::Link { path, target } => symlinkat(target.as_str(), self.fd(), path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
@@ -167,8 +168,14 @@ impl Root {
 
     /// The file is opened through a mount of its own: one that is open for writing would keep the root from being sealed.
     fn keep(&self, directory: &str, name: &str, bytes: &[u8]) -> Result<(), Errno> {
-        self.file(&format!("{directory}/{name}"), bytes)?;
-        let place = self.find(directory)?;
+        let place = if self.is_layered() {
+            let place = self.reach_or_make(directory, 0o755, 0)?;
+            self.replace_in(&place, name, bytes)?;
+            place
+        } else {
+            self.file(&format!("{directory}/{name}"), bytes)?;
+            self.find(directory)?
+        };
         let tree = clone_tree(&place, "")?;
         let file = openat(&tree, name, OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty())?;
         self.kept.borrow_mut().push(file);

@@ -111,7 +111,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
         SpawnError::Step { step: Step::Root, index, errno } => {
             let op = plan.ops.get(*index);
             if let (Some(Op::Layers { .. }), Some(path)) = (plan.ops.first(), op.and_then(place_of))
-                && matches!(*errno, Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST)
+                && matches!(*errno, Errno::NOTDIR | Errno::LOOP | Errno::ISDIR | Errno::EXIST | Errno::XDEV)
             {
                 return in_the_way(path);
             }
@@ -122,6 +122,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                     | Op::File { path, .. }
                     | Op::Link { path, .. }
                     | Op::Writable { path }
+                    | Op::WorkingDirectory { path }
                     | Op::Private { path, .. }
                     | Op::Mask { path, .. },
                 ) => format!("creating /{path}"),
@@ -158,6 +159,7 @@ fn place_of(op: &Op) -> Option<&str> {
         | Op::Link { .. }
         | Op::Device { .. }
         | Op::Writable { .. }
+        | Op::WorkingDirectory { .. }
         | Op::Protect { .. }
         | Op::Covers
         | Op::Mask { .. }

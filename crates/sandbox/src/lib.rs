@@ -58,5 +58,5 @@ pub use saggar_jail::{Rule, Signals};
 pub use saggar_supervisor::egress::{HostAnswer, Tape, upstream_of_the_host};
 pub use saggar_supervisor::{Asker, Question};
 pub use supervise::{SUPERVISE, supervise};
-pub use templates::{HeldTemplate, LOCAL_PROJECT, StoredLayer, Templates};
+pub use templates::{HeldTemplate, LOCAL_PROJECT, NamedRecord, StoredLayer, Templates};
 pub use trail::held_for;

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use saggar_domain::template::Owners;
-use saggar_domain::{Access, Code, FsMode, Mount, NetworkMode, Problem, Spec, User};
+use saggar_domain::{Access, Code, FsMode, GuestPath, Mount, NetworkMode, Problem, Spec, User};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
@@ -104,7 +104,7 @@ pub(crate) fn lay_out(
             let lowers = layout.lowers(held, identity)?;
             let disk = brought.disk.take().map(|disk| layout.disk(disk));
             layout.ops = template::image(spec.network, lowers, disk);
-            layout.homes(spec);
+            layout.homes(spec, held.manifest.defaults().cwd.as_ref());
         }
     }
     layout.places_for_views();
@@ -267,12 +267,16 @@ impl Layout {
     }
 
     /// The homes of our two users, if programs run as those. An image's own user has one in the image.
-    fn homes(&mut self, spec: &Spec) {
+    fn homes(&mut self, spec: &Spec, given: Option<&GuestPath>) {
         if spec.account.is_none() {
             for (user, mode) in [(User::User, 0o755), (User::Root, 0o700)] {
                 let path = user.home().trim_start_matches('/').to_owned();
                 self.ops.push(Op::Directory { path, mode, owner: user.id() });
             }
+        }
+        // As other tools do: an image may name a working directory that it doesn't have.
+        if given.is_some_and(|given| *given == spec.cwd) {
+            self.ops.push(Op::WorkingDirectory { path: spec.cwd.as_str().trim_start_matches('/').to_owned() });
         }
         if spec.workspace.is_some() {
             self.ops.push(Op::Directory { path: "workspace".to_owned(), mode: 0o755, owner: spec.uid() });

@@ -35,6 +35,9 @@ pub struct Templates {
     root: PathBuf,
 }
 
+/// A name, and what it leads to or why that can't be read.
+pub type NamedRecord = (TemplateName, Result<NameRecord, Problem>);
+
 /// A template that can't be removed until this is dropped.
 #[derive(Debug)]
 pub struct HeldTemplate {
@@ -114,7 +117,7 @@ impl Templates {
     }
 
     /// All names, sorted, each with what it leads to or why that can't be read.
-    pub fn records(&self) -> Result<Vec<(TemplateName, Result<NameRecord, Problem>)>, Problem> {
+    pub fn records(&self) -> Result<Vec<NamedRecord>, Problem> {
         let mut names = Vec::new();
         for name in self.listed("names")? {
             for tag in self.listed(&format!("names/{name}"))? {

@@ -13,10 +13,13 @@ fn archive() -> Vec<u8> {
     Tar::new().directory("d").file("d/f", b"content").end()
 }
 
+/// Does it to a layer.
+type Damage = fn(&std::path::Path);
+
 #[test]
 fn importing_again_repairs_a_damaged_layer() {
     let image = Image::new([archive()]);
-    let damages: &[(&str, fn(&std::path::Path))] = &[
+    let damages: &[(&str, Damage)] = &[
         ("content", |layer| std::fs::write(layer.join("tree/d/f"), "changed").unwrap()),
         ("a lost file", |layer| std::fs::remove_file(layer.join("tree/d/f")).unwrap()),
         ("lost files", |layer| std::fs::remove_dir_all(layer.join("tree")).unwrap()),
@@ -103,7 +106,7 @@ fn an_import_does_not_wait_for_a_check_that_reads_layers() {
     Image::new([Tar::new().file("other", b"").end()]).layout(&layout);
     let mut imported = 0;
     let checked = place.store().check_each(&mut |_| {
-        let (sender, receiver) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         let (store, request) = (place.store(), request(Source::Files(layout.clone())));
         let import =
             std::thread::spawn(move || sender.send(saggar_image::import(&store, &request, &mut |_| {}).is_ok()));

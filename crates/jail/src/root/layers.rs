@@ -1,7 +1,8 @@
 //! A root made of layers: one copy-on-write view, whose changes are in private storage.
 //!
 //! The layers come from an image, so every name in them is chosen by a stranger: `/etc` may be a link to `/proc`, `/dev` a file. What is
-//! opened, made or mounted here is found component by component below the view, and no link is ever followed.
+//! opened, made or mounted here is found component by component below the view, and no link is followed, except where programs would look
+//! for a file through one; those are followed inside of the view alone.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -105,11 +106,47 @@ impl Root {
         Ok(directory)
     }
 
+    /// Opens a directory as a program inside would: links are followed, but only inside of the view, so that none leads into /proc or
+    /// another mount. One that is missing is made, and so are those above it.
+    pub(super) fn reach_or_make(&self, path: &str, mode: u32, owner: u32) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let open = |path: &str| openat2(self.fd(), path, flags, Mode::empty(), resolve);
+        let mut directory = open(".")?;
+        let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]).filter(|end| *end > 0);
+        for end in ends {
+            let part = &path[..end];
+            directory = match open(part) {
+                Err(Errno::NOENT) => {
+                    let name = part.rsplit('/').next().unwrap_or(part);
+                    let (mode, owner) = if end == path.len() { (mode, owner) } else { (PARENT_MODE, 0) };
+                    self.directory_in(directory.as_fd(), name, mode, owner)?;
+                    open(part)?
+                }
+                other => other?,
+            };
+        }
+        Ok(directory)
+    }
+
+    /// Makes the directory that programs start in, if nothing is there.
+    pub(super) fn working_directory(&self, path: &str) -> Result<(), Errno> {
+        match self.reach_or_make(path, PARENT_MODE, 0) {
+            // It is in another mount, or something else is in its place: the start of a program says what is wrong, if anything is.
+            Err(Errno::XDEV | Errno::NOTDIR | Errno::LOOP | Errno::EXIST) => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
     /// Writes a file of the root in the place of a file or link that may be there.
     pub(super) fn replace(&self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let directory = self.find_or_make(parent, PARENT_MODE, 0)?;
-        match unlinkat(&directory, name, AtFlags::empty()) {
+        self.replace_in(&directory, name, bytes)
+    }
+
+    pub(super) fn replace_in(&self, directory: &OwnedFd, name: &str, bytes: &[u8]) -> Result<(), Errno> {
+        match unlinkat(directory, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }

@@ -35,7 +35,8 @@ pub fn trust_files(template: &Template) -> Vec<Op> {
     let mut made = None;
     for path in paths {
         let (directory, name) = path.trim_start_matches('/').rsplit_once('/').unwrap_or(("", path));
-        if made.replace(directory) != Some(directory) {
+        // An image may have a link there, which is followed.
+        if *template == Template::Host && made.replace(directory) != Some(directory) {
             ops.push(Op::Directory { path: directory.to_owned(), mode: 0o755, owner: 0 });
         }
         ops.push(Op::Kept { directory: directory.to_owned(), name: name.to_owned(), bytes: Vec::new() });
