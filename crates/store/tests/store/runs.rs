@@ -5,36 +5,36 @@ use std::time::Duration;
 
 use saggar_domain::{Labels, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
 use saggar_store::{
-    Append, Appended, BlobHash, Claimed, Fork, ForkError, Holder, Idempotency, IdempotencyKey, InboxError, JsonText,
-    Lease, LetterRoom, NewLetter, NewRun, Now, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
+    Append, Appended, BlobHash, Claimed, Fork, ForkError, Holder, Idempotency, IdempotencyKey, JsonText, Lease,
+    NewLetter, NewRun, Now, PageLimit, RequestHash, RunInsertion, RunQuery, Store, Summary, Taking,
 };
 
-use crate::fixture::{NOW, Scratch, project, random, store_with_project};
+use crate::fixture::{NOW, Scratch, random, store_with_project};
 
-fn holder(name: &str) -> Holder {
+pub fn holder(name: &str) -> Holder {
     Holder::parse(name).unwrap()
 }
 
 /// The lease clock runs with the wall clock here.
-fn up(at: Timestamp) -> Uptime {
+pub fn up(at: Timestamp) -> Uptime {
     Uptime::from_millis(at.as_millis() - NOW.before(Duration::from_secs(7200)).as_millis())
 }
 
-fn both(at: Timestamp) -> Now {
+pub fn both(at: Timestamp) -> Now {
     Now { wall: at, uptime: up(at) }
 }
 
-fn lease(from: Timestamp) -> Lease {
+pub fn lease(from: Timestamp) -> Lease {
     Lease { from: up(from), until: up(from).after(Duration::from_secs(1)) }
 }
 
-const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
+pub const ANY: Taking = Taking { most: 100, reserved: 0, per_agent: 100, per_project: 100 };
 
-async fn create(store: &Store, project: &ProjectId, agent: &str) -> RunId {
+pub async fn create(store: &Store, project: &ProjectId, agent: &str) -> RunId {
     create_at(store, project, agent, NOW).await
 }
 
-async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: Timestamp) -> RunId {
+pub async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: Timestamp) -> RunId {
     let id = RunId::from_random(random());
     let new = NewRun {
         id: id.clone(),
@@ -49,11 +49,11 @@ async fn create_at(store: &Store, project: &ProjectId, agent: &str, created_at: 
     id
 }
 
-async fn claim(store: &Store, name: &str, at: Timestamp) -> Vec<Claimed> {
+pub async fn claim(store: &Store, name: &str, at: Timestamp) -> Vec<Claimed> {
     store.claim_due(holder(name), at, lease(at), ANY).await.unwrap()
 }
 
-fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
+pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
     Append {
         run: run.clone(),
         epoch,
@@ -74,7 +74,7 @@ fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
     }
 }
 
-async fn journal(store: &Store, run: &RunId) -> Vec<String> {
+pub async fn journal(store: &Store, run: &RunId) -> Vec<String> {
     let mut all = Vec::new();
     let mut after = 0;
     loop {
@@ -86,7 +86,7 @@ async fn journal(store: &Store, run: &RunId) -> Vec<String> {
 }
 
 /// The same for a run whose state doesn't change: only its entries are new.
-fn step(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
+pub fn step(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
     let mut step = append(run, epoch, head, entries);
     step.summary.sandbox = None;
     step
@@ -130,56 +130,6 @@ async fn a_lease_is_renewed_released_or_dropped_with_its_dead_holder() {
 }
 
 #[tokio::test]
-async fn runs_are_taken_in_turns_and_within_their_limits() {
-    let scratch = Scratch::new();
-    let (store, first) = store_with_project(&scratch).await;
-    let second = project("second");
-    store.create_project(second.clone()).await.unwrap();
-    for _ in 0..4 {
-        create(&store, &first, "busy").await;
-    }
-    create(&store, &first, "other").await;
-    create(&store, &second.id, "busy").await;
-    let taking = Taking { most: 2, reserved: 0, per_agent: 2, per_project: 3 };
-    let taken = store.claim_due(holder("w"), NOW, lease(NOW), taking).await.unwrap();
-    let projects: BTreeSet<_> = taken.iter().map(|claimed| claimed.run.project.clone()).collect();
-    assert_eq!((taken.len(), projects.len()), (2, 2), "each project has its turn");
-    let more = store.claim_due(holder("w"), NOW, lease(NOW), Taking { most: 100, ..taking }).await.unwrap();
-    let all: Vec<_> = taken.iter().chain(&more).filter(|claimed| claimed.run.project == first).collect();
-    let busy = all.iter().filter(|claimed| claimed.run.agent == "busy").count();
-    assert_eq!((all.len(), busy), (3, 2), "two of an agent and three of a project at once");
-}
-
-#[tokio::test]
-async fn a_busy_project_or_agent_makes_nobody_else_wait() {
-    let scratch = Scratch::new();
-    let (store, busy) = store_with_project(&scratch).await;
-    let second = project("second");
-    store.create_project(second.clone()).await.unwrap();
-    let later = NOW.after(Duration::from_millis(1));
-    for _ in 0..10 {
-        create(&store, &busy, "a").await;
-    }
-    for _ in 0..2 {
-        create_at(&store, &second.id, "a", later).await;
-    }
-    let mut turns = Vec::new();
-    for _ in 0..5 {
-        let taken = store.claim_due(holder("w"), later, lease(later), Taking { most: 1, ..ANY }).await.unwrap();
-        turns.push(taken[0].run.project == busy);
-    }
-    assert_eq!(turns, [true, false, true, false, true], "projects take turns, however long each has waited");
-    // Five more of the first project wait, and its agent has reached its limit: another agent of it doesn't wait with
-    // them.
-    let other = create_at(&store, &busy, "other", later.after(Duration::from_millis(1))).await;
-    let at = later.after(Duration::from_millis(2));
-    let full = Taking { most: 1, reserved: 0, per_agent: 3, per_project: 100 };
-    let taken = store.claim_due(holder("w"), at, lease(at), full).await.unwrap();
-    assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&other]);
-    assert!(store.claim_due(holder("w"), at, lease(at), full).await.unwrap().is_empty());
-}
-
-#[tokio::test]
 async fn a_fork_has_its_parents_past_and_a_future_of_its_own() {
     let scratch = Scratch::new();
     let (store, project) = store_with_project(&scratch).await;
@@ -211,123 +161,6 @@ async fn a_fork_has_its_parents_past_and_a_future_of_its_own() {
     assert!(matches!(store.fork_run(fork(&root, 0), first).await, Err(ForkError::NoSuchEntry(0))));
     let foreign = Fork { project: ProjectId::from_random(random()), ..fork(&root, 1) };
     assert!(matches!(store.fork_run(foreign, first).await, Err(ForkError::NoParent)));
-}
-
-#[tokio::test]
-async fn a_letter_is_kept_once_wakes_its_run_and_goes_with_its_answer() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    let mut asleep = append(&run, epoch, 1, &["asks"]);
-    asleep.summary.wake_at = None;
-    asleep.summary.state = RunState::Asking;
-    store.append(asleep).await.unwrap();
-    store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(), "nothing wakes it");
-    let letter = NewLetter {
-        project: project.clone(),
-        run: run.clone(),
-        id: "s1".to_owned(),
-        at: NOW,
-        body: JsonText::parse("\"yes\"").unwrap(),
-    };
-    store.put_letter(letter.clone(), LetterRoom::Data).await.unwrap();
-    store.put_letter(letter.clone(), LetterRoom::Data).await.unwrap();
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    let letters = store.letters(run.clone()).await.unwrap();
-    assert_eq!((letters.len(), letters[0].id.as_str()), (1, "s1"));
-    let answered = Append { consumed: vec![letters[0].n], ..append(&run, epoch, 2, &["answered"]) };
-    store.append(answered).await.unwrap();
-    assert!(store.letters(run.clone()).await.unwrap().is_empty());
-    let foreign = NewLetter { project: ProjectId::from_random(random()), ..letter.clone() };
-    assert!(matches!(store.put_letter(foreign, LetterRoom::Data).await, Err(InboxError::NoRun)));
-    let mut finished = append(&run, epoch, 3, &["done"]);
-    finished.summary.state = RunState::Finished;
-    finished.summary.outcome = JsonText::parse("{}");
-    finished.summary.wake_at = None;
-    store.append(finished).await.unwrap();
-    assert!(matches!(store.put_letter(letter, LetterRoom::Data).await, Err(InboxError::Finished)));
-    assert!(
-        claim(&store, "w", NOW.after(Duration::from_secs(9999))).await.is_empty(),
-        "a finished run is never claimed"
-    );
-}
-
-#[tokio::test]
-async fn a_letter_that_was_seen_and_left_does_not_keep_its_run_awake() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    let letter = |id: &str| NewLetter {
-        project: project.clone(),
-        run: run.clone(),
-        id: id.to_owned(),
-        at: NOW,
-        body: JsonText::parse("1").unwrap(),
-    };
-    store.put_letter(letter("newer"), LetterRoom::Data).await.unwrap();
-    let seen = store.letters(run.clone()).await.unwrap()[0].n;
-    let rest = |head: u64, seen: i64| {
-        let mut rest = Append { seen, ..append(&run, epoch, head, &["rests"]) };
-        (rest.summary.state, rest.summary.wake_at) = (RunState::Asking, None);
-        rest
-    };
-    store.append(rest(1, seen)).await.unwrap();
-    assert!(!store.is_run_due(both(NOW), ANY).await.unwrap());
-    store.put_letter(letter("next"), LetterRoom::Data).await.unwrap();
-    store.append(rest(2, seen)).await.unwrap();
-    store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(store.is_run_due(both(NOW), ANY).await.unwrap(), "one that came later does");
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    store.append(Append { epoch, ..rest(3, seen + 1) }).await.unwrap();
-    store.release_run(run.clone(), epoch).await.unwrap();
-    assert!(!store.is_run_due(both(NOW), ANY).await.unwrap());
-    assert_eq!(store.wake_unread(NOW).await.unwrap(), 1);
-    assert!(store.is_run_due(both(NOW), ANY).await.unwrap(), "a worker that begins looks at what was left");
-}
-
-#[tokio::test]
-async fn what_is_said_to_a_run_leaves_room_for_what_steers_it() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let letter = |id: String| NewLetter {
-        project: project.clone(),
-        run: run.clone(),
-        id,
-        at: NOW,
-        body: JsonText::parse("1").unwrap(),
-    };
-    let put = async |id: String, room: LetterRoom| store.put_letter(letter(id), room).await;
-    for n in 0..1000 {
-        put(format!("said {n}"), LetterRoom::Data).await.unwrap();
-    }
-    assert!(matches!(put("one more".to_owned(), LetterRoom::Data).await, Err(InboxError::Full)));
-    put("said 7".to_owned(), LetterRoom::Data).await.unwrap();
-    for n in 0..100 {
-        put(format!("steers {n}"), LetterRoom::Control).await.unwrap();
-    }
-    assert!(matches!(put("steers more".to_owned(), LetterRoom::Control).await, Err(InboxError::Full)));
-    put("cancel".to_owned(), LetterRoom::Unbounded).await.unwrap();
-    let other = NewLetter { body: JsonText::parse("2").unwrap(), ..letter("said 7".to_owned()) };
-    assert!(matches!(store.put_letter(other, LetterRoom::Data).await, Err(InboxError::Different)));
-}
-
-#[tokio::test]
-async fn a_refused_append_leaves_its_letters() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    let body = JsonText::parse("1").unwrap();
-    let letter = NewLetter { project, run: run.clone(), id: "x".to_owned(), at: NOW, body };
-    store.put_letter(letter, LetterRoom::Data).await.unwrap();
-    let n = store.letters(run.clone()).await.unwrap()[0].n;
-    let stale = Append { consumed: vec![n], ..append(&run, epoch + 7, 1, &["stale"]) };
-    assert_eq!(store.append(stale).await, Ok(Appended::Fenced { epoch }));
-    assert_eq!(store.letters(run).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -407,26 +240,6 @@ async fn a_worker_joins_beside_the_server_and_is_fenced_like_any_other() {
     assert_eq!(server.drop_holder(holder("worker"), NOW).await, Ok(1));
     let next = claim(&server, "server", NOW).await[0].epoch;
     assert_eq!(worker.append(append(&run, epoch, 2, &["stale"])).await, Ok(Appended::Fenced { epoch: next }));
-}
-
-#[tokio::test]
-async fn a_letter_that_the_holder_does_not_know_of_is_not_slept_over() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    let run = create(&store, &project, "a").await;
-    let epoch = claim(&store, "w", NOW).await[0].epoch;
-    let body = JsonText::parse("1").unwrap();
-    store
-        .put_letter(NewLetter { project, run: run.clone(), id: "x".to_owned(), at: NOW, body }, LetterRoom::Data)
-        .await
-        .unwrap();
-    assert_eq!(store.runs_with_letters(holder("w")).await, Ok(vec![run.clone()]));
-    let mut asleep = append(&run, epoch, 1, &["asks"]);
-    asleep.summary.wake_at = None;
-    asleep.summary.state = RunState::Asking;
-    store.append(asleep).await.unwrap();
-    store.release_run(run, epoch).await.unwrap();
-    assert_eq!(claim(&store, "w", NOW).await.len(), 1, "the letter has made it due");
 }
 
 #[tokio::test]
@@ -529,83 +342,4 @@ async fn a_wall_clock_that_is_set_ends_no_lease_and_a_reboot_ends_all() {
     let from = Uptime::from_millis(1000);
     let rebooted = Lease { from, until: from.after(Duration::from_secs(1)) };
     assert_eq!(store.claim_due(holder("two"), NOW, rebooted, ANY).await.unwrap().len(), 1);
-}
-
-#[tokio::test]
-async fn the_last_places_of_a_worker_are_for_projects_that_have_none() {
-    let scratch = Scratch::new();
-    let (store, busy) = store_with_project(&scratch).await;
-    for number in 0..6 {
-        create_at(&store, &busy, &format!("agent{number}"), NOW).await;
-    }
-    let taking = Taking { most: 4, reserved: 2, ..ANY };
-    let taken = store.claim_due(holder("w"), NOW, lease(NOW), taking).await.unwrap();
-    assert_eq!(taken.len(), 2, "the rest is kept for others");
-    let (left, at) = (Taking { most: 2, ..taking }, NOW.after(Duration::from_millis(1)));
-    assert_eq!(store.is_run_due(both(at), left).await, Ok(false), "what can't be taken is not due");
-    let other = project("other");
-    store.create_project(other.clone()).await.unwrap();
-    let newcomer = create(&store, &other.id, "a").await;
-    create_at(&store, &other.id, "a", NOW.after(Duration::from_millis(1))).await;
-    assert_eq!(store.is_run_due(both(at), left).await, Ok(true));
-    let taken = store.claim_due(holder("w"), at, lease(at), left).await.unwrap();
-    assert_eq!(taken.iter().map(|claimed| &claimed.run.id).collect::<Vec<_>>(), [&newcomer], "its first, and no more");
-}
-
-#[tokio::test]
-async fn a_backlog_behind_a_limit_does_not_hide_what_can_be_taken() {
-    let scratch = Scratch::new();
-    let (store, project) = store_with_project(&scratch).await;
-    for _ in 0..20 {
-        create_at(&store, &project, "many", NOW).await;
-    }
-    let one = create_at(&store, &project, "one", NOW.after(Duration::from_millis(1))).await;
-    let later = NOW.after(Duration::from_millis(2));
-    let taking = Taking { most: 4, per_agent: 2, ..ANY };
-    let taken = store.claim_due(holder("w"), later, lease(later), taking).await.unwrap();
-    assert_eq!(taken.len(), 3);
-    assert!(taken.iter().any(|claimed| claimed.run.id == one));
-    assert_eq!(store.is_run_due(both(later), taking).await, Ok(false));
-    assert!(store.claim_due(holder("w"), later, lease(later), taking).await.unwrap().is_empty());
-}
-
-/// A run that has been waiting for capacity since then.
-async fn wait_for_room(store: &Store, project: &ProjectId, since: Timestamp) -> RunId {
-    let run = create_at(store, project, "a", since).await;
-    let epoch = claim(store, "w", since).await[0].epoch;
-    let mut waiting = append(&run, epoch, 1, &["delayed"]);
-    waiting.summary.state = RunState::Waiting;
-    waiting.summary.wake_at = Some(since.after(Duration::from_secs(30)));
-    waiting.summary.room_since = Some(since);
-    waiting.summary.sandbox = None;
-    store.append(waiting).await.unwrap();
-    store.release_run(run.clone(), epoch).await.unwrap();
-    run
-}
-
-#[tokio::test]
-async fn runs_that_wait_for_room_are_woken_in_turns_and_nobody_passes_them() {
-    let scratch = Scratch::new();
-    let (store, mine) = store_with_project(&scratch).await;
-    let theirs = project("theirs");
-    store.create_project(theirs.clone()).await.unwrap();
-    let theirs = theirs.id;
-    let at = |millis: u64| NOW.after(Duration::from_millis(millis));
-    assert_eq!(store.is_room_wanted(NOW).await, Ok(false));
-    let first = wait_for_room(&store, &mine, at(0)).await;
-    let second = wait_for_room(&store, &mine, at(1)).await;
-    let other = wait_for_room(&store, &theirs, at(2)).await;
-    // A newcomer queues behind the waiting runs of its own project; in another project, behind the first of each.
-    let newcomer = create(&store, &mine, "a").await;
-    let stranger = create(&store, &theirs, "a").await;
-    for (run, ahead) in [(&first, 0), (&other, 1), (&second, 2), (&stranger, 3), (&newcomer, 3)] {
-        assert_eq!(store.runs_ahead(run.clone(), at(3)).await, Ok(ahead), "{run}");
-    }
-    assert_eq!(store.is_room_wanted(at(3)).await, Ok(true));
-    assert_eq!(store.give_room(at(3), 2).await, Ok(2));
-    let mut woken = claim(&store, "w", at(3)).await;
-    woken.retain(|claimed| claimed.run.state == RunState::Waiting);
-    let woken: BTreeSet<RunId> = woken.into_iter().map(|claimed| claimed.run.id).collect();
-    assert_eq!(woken, [first, other].into(), "the first of each project");
-    assert_eq!(store.give_room(at(3), 9).await, Ok(1), "what is woken is not woken again");
 }
