@@ -16,6 +16,8 @@ import time
 import pytest
 
 START_PATIENCE = 60
+# By default a server has no volumes.
+VOLUMES = ["--volumes-bytes-max", "256M", "--volume-size", "16M"]
 
 
 class Server:
@@ -94,7 +96,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server():
-    server = Server()
+    server = Server(*VOLUMES)
     os.environ.update(server.environment)
     yield server
     server.stop()

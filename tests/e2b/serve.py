@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-from conftest import Server
+from conftest import VOLUMES, Server
 
 PATIENCE = 600
 
-server = Server()
+server = Server(*VOLUMES)
 try:
     sys.exit(subprocess.run(sys.argv[1:], env={**os.environ, **server.environment}, timeout=PATIENCE).returncode)
 finally:

@@ -4,23 +4,24 @@ import os
 
 import e2b
 import pytest
-from e2b import BuildException, Sandbox, SandboxException, Template, Volume
+from e2b import BuildException, Sandbox, SandboxException, Template
 from test_faults import ask
 from test_sandbox import IS_NEW
 
 NOT_YET = "not supported yet"
 if IS_NEW:
-    from e2b import Secret, SecretException, TemplateException, VolumeException
+    from e2b import Secret, SecretException, TemplateException
     from e2b_code_interpreter import Sandbox as Interpreter
 else:
     # What this generation has for them.
-    TemplateException, VolumeException = e2b.TemplateException, Exception
+    TemplateException = e2b.TemplateException
 
 OPTIONS = {
     "template": ({"template": "nextjs"}, "'nextjs' not found"),
     "rules": ({"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}}, "enforced"),
     "pause without memory": ({"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}}, NOT_YET),
-    "volumes": ({"volume_mounts": {"/mnt": "a-volume"}}, NOT_YET),
+    "volumes": ({"volume_mounts": {"/mnt/data": "a-volume"}}, "there is no volume"),
+    "places of volumes": ({"volume_mounts": {"/proc": "a-volume"}}, "belongs to the sandbox itself"),
     "mcp": ({"mcp": {"browserbase": {}}}, "mcp is not supported yet"),
     "timeout": ({"timeout": 10**9}, "longer"),
     "metadata": ({"metadata": {"a": "b\n"}}, "label"),
@@ -50,10 +51,6 @@ CALLS = {
     "Template.assign_tags": (TemplateException, lambda sandbox: Template.assign_tags("base", "stable")),
     "Template.remove_tags": (TemplateException, lambda sandbox: Template.remove_tags("base", "stable")),
     "Template.get_tags": (TemplateException, lambda sandbox: Template.get_tags("name/space")),
-    "Volume.create": (VolumeException, lambda sandbox: Volume.create("v")),
-    "Volume.connect": (VolumeException, lambda sandbox: Volume.connect("v")),
-    "Volume.list": (VolumeException, lambda sandbox: Volume.list()),
-    "Volume.destroy": (VolumeException, lambda sandbox: Volume.destroy("v")),
 }
 if IS_NEW:
     CALLS |= {

@@ -191,7 +191,9 @@ impl From<saggar_domain::Code> for Code {
             Domain::DataDirectory | Domain::ChangesLost => Self::DataDirectory,
             Domain::Stream => Self::Stream,
             // As for any missing object, the response reveals nothing more.
-            Domain::NoSuchExec => Self::NotFound,
+            Domain::NoSuchExec | Domain::NoSuchVolume => Self::NotFound,
+            Domain::VolumeInUse => Self::Conflict,
+            Domain::VolumeExists => Self::AlreadyExists,
             Domain::SandboxPaused => Self::SandboxPaused,
             Domain::SandboxEnded => Self::SandboxEnded,
             Domain::TooMany => Self::Capacity,

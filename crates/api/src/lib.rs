@@ -34,6 +34,7 @@ mod sse;
 mod stream;
 mod time;
 mod update;
+mod volume;
 
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
@@ -72,3 +73,4 @@ pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};
 pub use time::Timestamp;
 pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};
+pub use volume::{CreateVolume, SandboxVolume, Volume, VolumeList};

@@ -1,7 +1,7 @@
 //! The templates of the server's routes, and the names of its headers.
 //!
 //! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
-//! key, `{secret}` a secret's name.
+//! key, `{secret}` a secret's name, `{volume}` a volume's.
 
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
@@ -96,6 +96,10 @@ pub const KEYS: &str = "/api/v1/keys";
 /// Revoke a key.
 pub const KEY: &str = "/api/v1/keys/{key}";
 
+/// Create and list volumes.
+pub const VOLUMES: &str = "/api/v1/volumes";
+/// Read, remove a volume.
+pub const VOLUME: &str = "/api/v1/volumes/{volume}";
 /// List secrets.
 pub const SECRETS: &str = "/api/v1/secrets";
 /// Store, read, remove a secret.

@@ -4,7 +4,7 @@ use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
-    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User,
+    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +15,7 @@ use crate::object::only_from_an_object;
 use crate::schema;
 use crate::secret::Secret;
 use crate::time::Timestamp;
+use crate::volume::SandboxVolume;
 
 /// A sandbox to create. Everything has a default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -63,6 +64,10 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::StoragePlace>)]
     pub storage: Option<Storage>,
+    /// Volumes of the project, each at a path of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<schema::VolumeMountShape>, max_items = 16)]
+    pub volumes: Vec<VolumeMount>,
     /// Whether a request resumes it while it is paused.
     pub auto_resume: bool,
     /// Access to its ports.
@@ -80,6 +85,7 @@ impl CreateSandbox {
             egress: self.egress,
             secrets: self.secrets,
             storage: self.storage,
+            volumes: self.volumes,
             limits: self.limits.into(),
             ..Draft::default()
         }
@@ -100,6 +106,7 @@ impl TryFrom<Draft> for CreateSandbox {
             fs,
             protect,
             mounts,
+            volumes,
             env,
             cwd,
             user,
@@ -136,6 +143,7 @@ impl TryFrom<Draft> for CreateSandbox {
             secrets,
             user,
             storage,
+            volumes,
             ..Self::default()
         })
     }
@@ -437,6 +445,10 @@ pub struct SandboxSpec {
     #[serde(default = "in_memory")]
     #[schema(value_type = schema::StoragePlace)]
     pub storage: Storage,
+    /// Volumes that it uses; absent without any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(nullable = false)]
+    pub volumes: Vec<SandboxVolume>,
     /// Resource limits, with defaults filled in.
     pub limits: EffectiveLimits,
 }
@@ -460,6 +472,7 @@ impl SandboxSpec {
             secrets: spec.secrets.into_iter().map(SandboxSecret::from).collect(),
             user: spec.user,
             storage: spec.storage,
+            volumes: spec.volumes.into_iter().map(SandboxVolume::from).collect(),
             limits: EffectiveLimits::from(&spec.limits),
         })
     }

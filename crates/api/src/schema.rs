@@ -66,6 +66,14 @@ stand_ins! {
     Verdict => choice("Whether a connection or a request was allowed", saggar_domain::net::Verdict::ALL.iter().map(|one| one.as_str()));
     /// A network rule.
     NetworkRule => rule();
+    /// A volume's id.
+    VolumeId => text("The id of a volume", r"^vol_[a-z2-7]{26}$", "vol_d3xp67dqheak6zygmmwjfuhq5f");
+    /// A volume's name.
+    VolumeName => text("The name of a volume", r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$", "data");
+    /// How many sandboxes may use a volume at once.
+    VolumeSharing => choice("How many sandboxes may use a volume at once", saggar_domain::Sharing::ALL.iter().map(|one| one.as_str()));
+    /// Whether programs may write a volume.
+    VolumeMode => choice("Whether programs may write a volume", saggar_domain::Access::ALL.iter().map(|one| one.as_str()));
     /// The name of a secret.
     SecretName => text("The name of a secret", r"^[a-z][a-z0-9_-]{0,62}$", "openai");
     /// Where in a request a secret goes.
@@ -160,6 +168,23 @@ pub struct SecretUseShape {
     /// The variable that holds the placeholder. Without one, requests get the value all the same.
     #[schema(pattern = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$", example = "OPENAI_API_KEY")]
     env: Option<String>,
+}
+
+/// A volume of the project that a sandbox uses.
+// Both only for the attributes, which the document shows too.
+#[derive(serde::Deserialize, serde::Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = VolumeMount)]
+pub struct VolumeMountShape {
+    /// The volume's name.
+    #[schema(value_type = VolumeName)]
+    name: String,
+    /// Where it is mounted: an absolute path that belongs neither to the sandbox itself nor to another volume.
+    #[schema(value_type = SandboxPath)]
+    at: String,
+    /// Whether programs may write it; `rw` by default.
+    #[schema(value_type = Option<VolumeMode>)]
+    mode: Option<String>,
 }
 
 /// The sandbox of an agent's runs.

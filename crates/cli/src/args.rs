@@ -19,6 +19,7 @@ use crate::remote::{KeyArguments, RunsArguments, SandboxArguments, SecretArgumen
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 use crate::template::TemplateArguments;
+use crate::volume::VolumeArguments;
 
 /// The runtime layer for AI agents: sandboxes with tested isolation, enforced limits, and durable runs.
 #[derive(Parser, Debug)]
@@ -42,6 +43,8 @@ pub(crate) enum Command {
     Changes(Later<ChangesArguments>),
     /// Import images as templates, which sandboxes start from
     Template(Later<TemplateArguments>),
+    /// Make, list and remove volumes, which keep files between sandboxes
+    Volume(Later<VolumeArguments>),
     /// Run the server: sandboxes and runs over HTTP
     Serve(Later<ServeArguments>),
     /// Show the server's settings

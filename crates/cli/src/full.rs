@@ -14,6 +14,7 @@ mod remote;
 mod serve;
 mod settings;
 mod template;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Net(arguments)) => net::main(*arguments.0),
         Ok(args::Command::Changes(arguments)) => changes::main(*arguments.0),
         Ok(args::Command::Template(arguments)) => template::main(*arguments.0),
+        Ok(args::Command::Volume(arguments)) => volume::main(*arguments.0),
         Ok(args::Command::Serve(arguments)) => serve::main(&arguments.0),
         Ok(args::Command::Config(arguments)) => settings::main(*arguments.0),
         Ok(args::Command::Backup(arguments)) => serve::backup(&arguments.0),

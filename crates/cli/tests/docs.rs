@@ -52,6 +52,7 @@ pages! {
     the_reference_of_sandbox_specs_shows_what_happens: "docs/spec.md",
     the_page_on_templates_shows_what_happens: "docs/templates.md",
     the_page_on_verifying_shows_what_happens: "docs/verify.md",
+    the_page_on_volumes_shows_what_happens: "docs/volumes.md",
     the_example_of_a_command_shows_what_happens: "examples/command/README.md",
     the_example_of_a_server_shows_what_happens: "examples/server/README.md",
     the_example_of_e2b_shows_what_happens: "examples/e2b/README.md",

@@ -50,8 +50,10 @@ fn what_the_host_gives_is_told_by_kind() {
     }
     assert!(status(&answer, "network", "host").1.contains("unmanaged"));
     assert!(status(&answer, "tiers", "vm").1.contains("KVM"));
-    let storage = status(&answer, "mechanisms", "storage on disk");
-    assert_eq!(storage.0, if is_root() { "supported" } else { "unsupported" }, "{}", storage.1);
+    for name in ["storage on disk", "volumes"] {
+        let (found, reason) = status(&answer, "mechanisms", name);
+        assert_eq!(found, if is_root() { "supported" } else { "unsupported" }, "{name}: {reason}");
+    }
 }
 
 #[test]

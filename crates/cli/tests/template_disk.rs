@@ -93,7 +93,7 @@ fn what_can_not_be_given_is_refused_with_the_reason() {
         return refused(&["--template", "demo", "--storage", "disk"], "storage on disk needs root");
     }
     refused(&["--template", "demo", "--storage", "disk", "--disk", "8M"], "at least");
-    refused(&["--template", "demo", "--storage", "disk", "--disk", "10T"], "no room for the sandbox's storage");
+    refused(&["--template", "demo", "--storage", "disk", "--disk", "10T"], "no room for storage on disk");
     assert_eq!(loops(&place), Vec::<String>::new());
 }
 

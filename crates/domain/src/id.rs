@@ -66,6 +66,11 @@ id!(
 );
 
 id!(
+    /// One volume, which keeps its id while it exists; its name can be given to another one later.
+    VolumeId, "vol"
+);
+
+id!(
     /// One run: a durable execution of an agent.
     RunId, "run"
 );

@@ -122,6 +122,14 @@ choice!(
 );
 
 choice!(
+    /// How many sandboxes may use a volume at once.
+    Sharing {
+        Exclusive = "exclusive",
+        Shared = "shared",
+    }
+);
+
+choice!(
     Access {
         ReadOnly = "ro",
         ReadWrite = "rw",

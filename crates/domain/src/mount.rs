@@ -59,9 +59,6 @@ impl Mount {
 }
 
 pub(crate) fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
-    let refuse = |mount: &Mount, why: &str, help: &str| {
-        Err(Problem::new(Code::InvalidMount, format!("mount target {} {why}", mount.guest), help))
-    };
     if mounts.len() > ENTRIES_MAX {
         return Err(Problem::new(
             Code::InvalidMount,
@@ -69,13 +66,21 @@ pub(crate) fn check_mounts(mounts: &[Mount]) -> Result<(), Problem> {
             "mount a directory that holds them",
         ));
     }
-    for (index, mount) in mounts.iter().enumerate() {
-        if RESERVED.iter().any(|reserved| mount.guest.is_within(reserved)) || HELD.contains(&mount.guest.as_str()) {
-            return refuse(mount, "belongs to the sandbox itself", "choose another path, such as /data or /mnt/NAME");
+    Ok(())
+}
+
+/// Refuses paths at which nothing can be mounted, and paths in one another.
+pub(crate) fn check_targets(targets: &[&GuestPath]) -> Result<(), Problem> {
+    let refuse = |target: &GuestPath, why: &str, help: &str| {
+        Err(Problem::new(Code::InvalidMount, format!("mount target {target} {why}"), help))
+    };
+    for (index, target) in targets.iter().enumerate() {
+        if RESERVED.iter().any(|reserved| target.is_within(reserved)) || HELD.contains(&target.as_str()) {
+            return refuse(target, "belongs to the sandbox itself", "choose another path, such as /data or /mnt/NAME");
         }
-        for other in &mounts[..index] {
-            if mount.guest.is_within(other.guest.as_str()) || other.guest.is_within(mount.guest.as_str()) {
-                return refuse(mount, &format!("overlaps {}", other.guest), "give each mount a separate path");
+        for other in &targets[..index] {
+            if target.is_within(other.as_str()) || other.is_within(target.as_str()) {
+                return refuse(target, &format!("overlaps {other}"), "give each mount a separate path");
             }
         }
     }

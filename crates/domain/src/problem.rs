@@ -76,6 +76,12 @@ pub enum Code {
     SandboxEnded,
     /// The maximum number already exists.
     TooMany,
+    /// The project has no such volume.
+    NoSuchVolume,
+    /// The volume is used by a sandbox, and can't be used by another or removed.
+    VolumeInUse,
+    /// The project has a volume of this name.
+    VolumeExists,
     /// The other side of a protocol is too old for the request.
     UnsupportedProtocol,
     /// An internal error. Unknown codes of newer versions also become this one.
@@ -109,6 +115,9 @@ impl Code {
             Self::SandboxPaused => "sandbox_paused",
             Self::SandboxEnded => "sandbox_ended",
             Self::TooMany => "too_many",
+            Self::NoSuchVolume => "no_such_volume",
+            Self::VolumeInUse => "volume_in_use",
+            Self::VolumeExists => "volume_exists",
             Self::UnsupportedProtocol => "unsupported_protocol",
             Self::Internal => "internal",
         }

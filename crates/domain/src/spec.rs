@@ -24,6 +24,7 @@ use crate::problem::{Code, Problem};
 use crate::secret::{self, SecretUse, check_uses, check_variables};
 use crate::table::{joined, one_of, only_from_a_table};
 use crate::template::{Account, GivenByTemplate, TemplateId};
+use crate::volume::{VolumeMount, check_volumes};
 use crate::workspace::{check_fs, check_scratch, protected};
 
 /// The schema a spec may name.
@@ -54,6 +55,9 @@ pub struct Draft {
     /// Further files and directories of the host.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
+    /// Volumes of the project.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// Added to the environment of every program. May contain secrets.
     #[serde(skip_serializing_if = "EnvDraft::is_empty")]
     pub env: EnvDraft,
@@ -95,6 +99,8 @@ pub struct Spec {
     /// Read-only paths in the workspace, including the built-in ones.
     pub protect: Vec<ProtectedPath>,
     pub mounts: Vec<Mount>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
     /// The policy contains only the names: a value may be sensitive, and if it has few bits, it could be guessed from
     /// its hash.
     #[serde(serialize_with = "names_only")]
@@ -129,6 +135,7 @@ impl Draft {
             fs: one_of("fs", self.fs, other.fs)?,
             protect: joined(self.protect, other.protect),
             mounts: joined(self.mounts, other.mounts),
+            volumes: joined(self.volumes, other.volumes),
             env: self.env.merge(other.env)?,
             cwd: one_of("cwd", self.cwd, other.cwd)?,
             user: one_of("user", self.user, other.user)?,
@@ -152,6 +159,7 @@ impl Draft {
             fs: _,
             protect,
             mounts,
+            volumes: _,
             env: _,
             cwd: _,
             user: _,
@@ -226,6 +234,7 @@ impl Spec {
         draft.check_schema()?;
         let fs = check_fs(&draft)?;
         check_mounts(&draft.mounts)?;
+        check_volumes(&draft)?;
         draft.egress.check_mode(draft.network)?;
         check_uses(&draft.secrets, draft.network, &draft.env)?;
         let template = Template::of(draft.template_name());
@@ -257,6 +266,7 @@ impl Spec {
             workspace: draft.workspace,
             fs,
             mounts: draft.mounts,
+            volumes: draft.volumes,
             env,
             cwd: draft.cwd.unwrap_or(default_cwd),
             user,
@@ -352,6 +362,18 @@ mod tests {
             (r#"{"limits": {"pids": 1}}"#, Code::InvalidValue),
             (r#"{"limits": {"timeout": "0s"}}"#, Code::InvalidValue),
             (r#"{"mounts": [{"host": "/a", "guest": "/proc/x"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/proc/x"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/usr"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/dev/shm"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/etc/ssl"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/home/user"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/a"}, {"name": "v", "at": "/b"}]}"#, Code::InvalidMount),
+            (r#"{"volumes": [{"name": "v", "at": "/a"}, {"name": "w", "at": "/a/b"}]}"#, Code::InvalidMount),
+            (
+                r#"{"mounts": [{"host": "/a", "guest": "/a/b"}], "volumes": [{"name": "v", "at": "/a"}]}"#,
+                Code::InvalidMount,
+            ),
             (r#"{"mounts": [{"host": "/a", "guest": "/"}]}"#, Code::InvalidMount),
             (r#"{"mounts": [{"host": "/a", "guest": "/workspace/x"}]}"#, Code::InvalidMount),
             (r#"{"mounts": [{"host": "/a", "guest": "/m"}, {"host": "/b", "guest": "/m/x"}]}"#, Code::InvalidMount),
@@ -502,7 +524,7 @@ mod tests {
     #[test]
     fn a_draft_is_the_same_after_a_way_over_the_wire() {
         let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
-            "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
+            "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "volumes": [{"name": "v", "at": "/v", "mode": "ro"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
             "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "storage": "disk", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
             "files": 99, "output": "1M"}}"#;
         for json in ["{}", whole] {
@@ -511,7 +533,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
         // No field is missing from the example above.
-        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 16);
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 17);
     }
 
     #[test]
@@ -529,7 +551,7 @@ mod tests {
         for (json, named) in [
             ("{}", None),
             (
-                r#"{"tier": "vm", "template": "base", "fs": "read-only", "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "egress": {"allow": ["*"]}, "secrets": [{"name": "a"}], "strict": true, "limits": {"pids": 9}}"#,
+                r#"{"tier": "vm", "template": "base", "fs": "read-only", "volumes": [{"name": "v", "at": "/v"}], "env": {"A": "1"}, "cwd": "/", "user": "root", "network": "host", "egress": {"allow": ["*"]}, "secrets": [{"name": "a"}], "strict": true, "limits": {"pids": 9}}"#,
                 None,
             ),
             (r#"{"workspace": "/w"}"#, Some("workspace")),
@@ -556,6 +578,10 @@ mod tests {
             r#"["saggar.spec/v1", "namespace"]"#,
             r#"{"limits": ["1h"]}"#,
             r#"{"mounts": [["/a", "/b", "rw"]]}"#,
+            r#"{"volumes": [{"name": "../v", "at": "/v"}]}"#,
+            r#"{"volumes": [{"name": "v", "at": "/a/../v"}]}"#,
+            r#"{"volumes": [{"name": "v", "at": "/v", "mode": "rwx"}]}"#,
+            r#"{"volumes": [["v", "/v", "rw"]]}"#,
             r#"{"egress": {"alow": []}}"#,
             r#"{"egress": ["*"]}"#,
             r#"{"egress": {"allow": "*"}}"#,

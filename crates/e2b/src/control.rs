@@ -8,6 +8,7 @@ mod list;
 mod logs;
 mod network;
 mod not_yet;
+mod volumes;
 mod words;
 
 use axum::Router;
@@ -46,8 +47,8 @@ pub fn router() -> Router<Shared> {
         .route("/v2/templates/{*rest}", any(not_yet::templates))
         .route("/v3/templates", any(not_yet::templates))
         .route("/v3/templates/{*rest}", any(not_yet::templates))
-        .route("/volumes", any(not_yet::volumes))
-        .route("/volumes/{*rest}", any(not_yet::volumes))
+        .route("/volumes", get(volumes::list).post(volumes::create))
+        .route("/volumes/{volume}", get(volumes::get).delete(volumes::destroy))
         .route("/volumecontent/{*rest}", any(not_yet::volumes))
         .route("/secrets", any(not_yet::secrets))
         .route("/secrets/{*rest}", any(not_yet::secrets))

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use clap::Args;
 use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
-use saggar_domain::{ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, Storage, User};
+use saggar_domain::{
+    ByteSize, Code, Count, Cpus, Draft, DraftLimits, EnvDraft, NetworkMode, Problem, Storage, User, VolumeMount,
+};
 
 /// Limits take values that begin with a hyphen, so that `--memory -1` is told of as a size and not as an unknown flag.
 #[derive(Args, Clone, Debug)]
@@ -45,6 +47,9 @@ pub struct SpecFlags {
     /// [default: memory]
     #[arg(long, value_name = "PLACE", value_parser = storage)]
     pub storage: Option<Storage>,
+    /// Mount a volume of the project at a path inside, writable unless :ro (repeatable)
+    #[arg(long = "volume", value_name = "NAME:PATH[:ro]", value_parser = VolumeMount::parse)]
+    pub volumes: Vec<VolumeMount>,
     /// Maximum number of open files per process [default: 4096]
     #[arg(long, value_name = "N", value_parser = Count::parse, allow_hyphen_values = true)]
     pub files: Option<Count>,
@@ -156,6 +161,7 @@ impl SpecFlags {
             egress: EgressDraft { limits: self.network_limits.limits(), ..self.rules.draft() },
             secrets: self.secret_uses.iter().map(GivenUse::checked).collect::<Result<_, _>>()?,
             storage: self.storage,
+            volumes: self.volumes.clone(),
             limits: DraftLimits {
                 memory: self.memory,
                 cpus: self.cpus,

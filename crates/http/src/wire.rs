@@ -335,6 +335,20 @@ pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
     })
 }
 
+/// A volume in the API's format.
+pub fn volume(volume: saggar_runtime::UsedVolume) -> api::Volume {
+    let saggar_runtime::UsedVolume { project, record, used_by } = volume;
+    api::Volume {
+        id: record.id,
+        project_id: project,
+        name: record.name,
+        size: record.size,
+        sharing: record.sharing,
+        created_at: time(record.created_at),
+        used_by,
+    }
+}
+
 /// A secret in the API's format; `users` are the live sandboxes that use it.
 pub fn secret(row: store::SecretRow, users: Option<Vec<SandboxId>>) -> api::ProjectSecret {
     api::ProjectSecret {

@@ -126,6 +126,16 @@ impl Fault {
         Self::NotFound { what: "exec", id: id.to_string() }
     }
 
+    /// What is wrong about a volume.
+    pub(crate) fn of_volume(problem: Problem) -> Self {
+        match problem.code {
+            // Its message names the other volumes of the project.
+            Code::NoSuchVolume | Code::VolumeExists => Self::Refused(problem),
+            Code::VolumeInUse | Code::TooMany => Self::Conflict { what: problem.message, help: problem.help },
+            _ => Self::Refused(problem),
+        }
+    }
+
     /// Translates a supervisor's error.
     pub(crate) fn from_control(error: ControlError, id: &SandboxId) -> Self {
         match error {

@@ -21,6 +21,7 @@ mod secrets;
 mod settings;
 mod signing;
 mod supervisor;
+mod volumes;
 
 pub use fault::{Fault, FileFault, FileFaultKind};
 pub use files::{
@@ -36,3 +37,4 @@ pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetS
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
+pub use volumes::{UsedVolume, VOLUMES, VolumeLimits};

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use saggar_domain::{BootId, ExecId, SandboxId, Timestamp, Uptime};
+use saggar_domain::{BootId, ExecId, ProjectId, SandboxId, Timestamp, Uptime, VolumeId};
 use saggar_sandbox::DataDirectory;
 use saggar_store::Store;
 use tokio::sync::Semaphore;
@@ -62,6 +62,8 @@ const MAKING_MAX: usize = 8;
 
 /// The purpose string from which the token of a sandbox's inside is derived.
 const INSIDE: &str = "inside/v1";
+/// The same for the token of a volume's content.
+const VOLUME: &str = "volume/v1";
 
 /// All sandboxes of a server. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -160,6 +162,10 @@ impl Sandboxes {
         self.inner.ttl_max_ms.store(millis(ttl_max), Ordering::Relaxed);
     }
 
+    pub(crate) fn data(&self) -> &DataDirectory {
+        &self.inner.data
+    }
+
     pub fn store(&self) -> &Store {
         &self.inner.store
     }
@@ -204,6 +210,12 @@ impl Sandboxes {
     /// Whether this is that token. Takes constant time.
     pub fn is_inside_token(&self, id: &SandboxId, token: &str) -> bool {
         self.inner.signing.verify(&[INSIDE, id.as_str()], token)
+    }
+
+    /// The token for the content of a volume. It names the project, because nothing else in a request does.
+    pub fn volume_token(&self, project: &ProjectId, volume: &VolumeId) -> String {
+        let signature = self.inner.signing.sign(&[VOLUME, project.as_str(), volume.as_str()]);
+        format!("{project}.{}", signature.0)
     }
 
     /// The live sandboxes.

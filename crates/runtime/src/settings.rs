@@ -7,6 +7,7 @@ use saggar_domain::net::EgressMaxima;
 use saggar_domain::{ByteSize, TemplateName};
 
 use crate::sandboxes::PoolSize;
+use crate::volumes::VolumeLimits;
 
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -28,6 +29,8 @@ pub struct Settings {
     pub public_templates: Vec<TemplateName>,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
+    /// How much of the disk volumes may take.
+    pub volumes: VolumeLimits,
     /// How much of a managed network a sandbox may ask for.
     pub egress_maxima: EgressMaxima,
     /// How long the record of an ended sandbox is kept.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use saggar_domain::template::Owners;
-use saggar_domain::{Access, Code, FsMode, GuestPath, Mount, NetworkMode, Problem, Spec, User};
+use saggar_domain::{Access, Code, FsMode, GuestPath, Mount, NetworkMode, Problem, Spec, User, VolumeMount};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
@@ -56,6 +56,15 @@ pub(crate) struct Brought {
     pub(crate) template: Option<HeldTemplate>,
     /// The filesystem for the changes of an image, if they are on disk.
     pub(crate) disk: Option<Disk>,
+    pub(crate) volumes: Vec<MountedVolume>,
+}
+
+/// A volume, mounted nowhere yet.
+#[derive(Debug)]
+pub(crate) struct MountedVolume {
+    pub(crate) wanted: VolumeMount,
+    pub(crate) mount: OwnedFd,
+    pub(crate) mapping: Mapping,
 }
 
 /// The lifetime of a sandbox, as far as its root depends on it.
@@ -119,6 +128,9 @@ pub(crate) fn lay_out(
     let mut made = BTreeSet::new();
     for (mount, tree) in &brought.mounts {
         layout.mount(spec, identity, mount, tree, &mut made)?;
+    }
+    for volume in std::mem::take(&mut brought.volumes) {
+        layout.volume(volume, &mut made);
     }
     layout.close();
     Ok(layout)
@@ -322,7 +334,35 @@ impl Layout {
         tree: &HostTree,
         made: &mut BTreeSet<String>,
     ) -> Result<(), Problem> {
-        let target = mount.guest.as_str().trim_start_matches('/').to_owned();
+        let target = self.place(&mount.guest, tree.is_directory, made);
+        let source = self.source(tree, mount.access, identity, spec, Code::InvalidMount)?;
+        self.bind(source, target, mount.access);
+        Ok(())
+    }
+
+    fn volume(&mut self, volume: MountedVolume, made: &mut BTreeSet<String>) {
+        let MountedVolume { wanted, mount, mapping } = volume;
+        let target = self.place(&wanted.at, true, made);
+        let source = Source::Detached(mount.as_raw_fd());
+        self.mounts.push(mount);
+        self.mappings.push(mapping);
+        self.bind(source, target, wanted.mode);
+    }
+
+    fn bind(&mut self, source: Source, target: String, access: Access) {
+        let attributes = match access {
+            Access::ReadOnly => Attributes::ReadOnly,
+            Access::ReadWrite => Attributes::ReadWrite,
+        };
+        if access == Access::ReadWrite {
+            self.fence.writable.push(format!("/{target}"));
+        }
+        self.ops.push(Op::Bind { source, target, attributes });
+    }
+
+    /// Makes the place of a mount, with the directories above it.
+    fn place(&mut self, path: &GuestPath, is_directory: bool, made: &mut BTreeSet<String>) -> String {
+        let target = path.as_str().trim_start_matches('/').to_owned();
         let mut parent = String::new();
         let names: Vec<&str> = target.split('/').collect();
         for name in &names[..names.len() - 1] {
@@ -332,23 +372,14 @@ impl Layout {
                 self.ops.push(Op::Directory { path: parent.clone(), mode: 0o755, owner });
             }
         }
-        if !self.is_image && matches!(target.as_str(), "mnt" | "opt" | "srv") && tree.is_directory {
+        if !self.is_image && matches!(target.as_str(), "mnt" | "opt" | "srv") && is_directory {
             // The template has an empty directory there to mount on.
-        } else if tree.is_directory {
+        } else if is_directory {
             self.ops.push(Op::Directory { path: target.clone(), mode: 0o755, owner: 0 });
         } else {
             self.ops.push(Op::File { path: target.clone(), bytes: Vec::new() });
         }
-        let source = self.source(tree, mount.access, identity, spec, Code::InvalidMount)?;
-        let attributes = match mount.access {
-            Access::ReadOnly => Attributes::ReadOnly,
-            Access::ReadWrite => Attributes::ReadWrite,
-        };
-        if mount.access == Access::ReadWrite {
-            self.fence.writable.push(mount.guest.as_str().to_owned());
-        }
-        self.ops.push(Op::Bind { source, target, attributes });
-        Ok(())
+        target
     }
 
     /// With its own range of ids, the sandbox's user stands for the owner of the mounted files: the mount translates

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use saggar_domain::{
     Access, Code, EventBody, ExecStatus, FsMode, HostPath, NetworkMode, NetworkReport, Problem, ProtectedPath,
-    SandboxId, Spec, Storage, Template,
+    SandboxId, Spec, Storage, Template, VolumeMount,
 };
 use saggar_jail::Identity;
 use saggar_jail::cgroup::{Group, Host, View};
@@ -23,11 +23,12 @@ use crate::holdback::Before;
 use crate::host_tree::HostTree;
 use crate::ids::random;
 use crate::placeholder::{Gate, Protection, remove};
-use crate::plan::{Brought, Layout, Life, lay_out};
+use crate::plan::{Brought, Layout, Life, MountedVolume, lay_out};
 use crate::processors;
 use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 use crate::templates::HeldTemplate;
+use crate::volume::{self, HeldVolume, Volumes};
 
 /// What is to be prepared.
 pub(crate) struct Order<'a> {
@@ -35,6 +36,8 @@ pub(crate) struct Order<'a> {
     pub(crate) life: Life,
     /// The image that the spec starts from.
     pub(crate) template: Option<HeldTemplate>,
+    /// The project whose volumes the spec names.
+    pub(crate) volume_project: &'a str,
 }
 
 /// A sandbox that is recorded and ready to start.
@@ -51,6 +54,8 @@ pub(crate) struct Prepared {
     pub(crate) scratch: Option<Scratch>,
     /// Keeps the template from being removed.
     _template: Option<HeldTemplate>,
+    /// Keeps the volumes from being removed, and from others if they are exclusive.
+    pub(crate) volumes: Vec<HeldVolume>,
 }
 
 pub(crate) struct Scratch {
@@ -80,7 +85,7 @@ pub(crate) fn prepare(
     order: Order<'_>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
-    let Order { spec, life, template } = order;
+    let Order { spec, life, template, volume_project } = order;
     if let Some(problem) = borrowed_root() {
         return Err(refused(problem));
     }
@@ -88,6 +93,9 @@ pub(crate) fn prepare(
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
     brought.template = template;
+    let volumes = Volumes::new(data, volume_project);
+    let held = spec.volumes.iter().map(|wanted| volumes.hold(data, wanted)).collect::<Result<Vec<_>, _>>();
+    let volumes = held.map_err(refused)?;
     observe(EventBody::Setup {
         tier: spec.tier,
         fs: spec.fs,
@@ -103,6 +111,7 @@ pub(crate) fn prepare(
         cgroups.extend(ChildCgroups::paths(&host, sandbox));
     }
     holdings.cgroups = cgroups.iter().map(|path| path.display().to_string()).collect();
+    holdings.volumes = volumes.iter().map(|held| held.record.id.clone()).collect();
     let (record, placed) = record(data, sandbox, spec, &mut brought, holdings)?;
     let views = match identity {
         Identity::Range { .. } => View::of(&host, &enforcement.cgroup),
@@ -111,6 +120,7 @@ pub(crate) fn prepare(
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
     let laid_out = disk(data, spec, identity).and_then(|disk| {
         brought.disk = disk;
+        brought.volumes = mounted(spec, &volumes, identity)?;
         lay_out(spec, life, identity, &mut brought, views, processors)
     });
     match laid_out {
@@ -131,6 +141,7 @@ pub(crate) fn prepare(
                 placed,
                 scratch,
                 _template: brought.template,
+                volumes,
             })
         }
         Err(problem) => {
@@ -208,6 +219,18 @@ fn disk(data: &DataDirectory, spec: &Spec, identity: Identity) -> Result<Option<
         (Storage::Disk, Identity::Range { base }) => Disk::make(data, spec.limits.disk.value.bytes(), base).map(Some),
         (Storage::Disk, Identity::Single { .. }) => Err(not_root()),
     }
+}
+
+/// The volumes that the spec asks for, each with a mount.
+fn mounted(spec: &Spec, held: &[HeldVolume], identity: Identity) -> Result<Vec<MountedVolume>, Problem> {
+    let mount = |(wanted, held): (&VolumeMount, &HeldVolume)| match identity {
+        Identity::Range { base } => {
+            let (mount, mapping) = held.mount(base, wanted.mode)?;
+            Ok(MountedVolume { wanted: wanted.clone(), mount, mapping })
+        }
+        Identity::Single { .. } => Err(volume::not_root()),
+    };
+    spec.volumes.iter().zip(held).map(mount).collect()
 }
 
 /// A spec that names an image comes with that image.

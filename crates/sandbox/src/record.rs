@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, fcntl_lock, linkat, openat, renameat, unlinkat};
 use rustix::io::Errno;
-use saggar_domain::SandboxId;
+use saggar_domain::{SandboxId, VolumeId};
 use saggar_jail::Rule;
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +46,9 @@ pub(crate) struct Holdings {
     /// Start of the sandbox, by the wall clock.
     #[serde(default)]
     pub(crate) started_ns: i128,
+    /// Volumes that it uses. They need no removal: this is how others learn who uses one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) volumes: Vec<VolumeId>,
 }
 
 /// PID 1 of a sandbox. The start time tells it from a later process with the same pid.

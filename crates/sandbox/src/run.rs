@@ -26,7 +26,7 @@ use crate::ids::Ids;
 use crate::plan::Life;
 use crate::prepare::{Order, Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
 use crate::report::{Asked, Denials, Report, conclude};
-use crate::templates::HeldTemplate;
+use crate::templates::{HeldTemplate, LOCAL_PROJECT};
 
 /// The number of the only exec of a one-shot sandbox.
 const ONLY_EXEC: u32 = 1;
@@ -84,7 +84,12 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
     };
     // The egress process gets ready meanwhile.
     let prepared = begun.and_then(|network| {
-        let order = Order { spec: &job.spec, life: Life::OneProgram, template: job.template.take() };
+        let order = Order {
+            spec: &job.spec,
+            life: Life::OneProgram,
+            template: job.template.take(),
+            volume_project: LOCAL_PROJECT,
+        };
         Ok((prepare(data, &ids.sandbox, Host::detect(), order, observe)?, network))
     });
     match prepared {

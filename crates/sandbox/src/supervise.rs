@@ -111,7 +111,8 @@ impl Supervised {
             }
             NetworkMode::None | NetworkMode::Host => None,
         };
-        let order = Order { spec: &spec, life: Life::Held, template };
+        let volume_project = start.volume_project.as_deref().unwrap_or(LOCAL_PROJECT);
+        let order = Order { spec: &spec, life: Life::Held, template, volume_project };
         let mut prepared = prepare(&data, &sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;
@@ -187,6 +188,8 @@ impl Supervised {
             }
         }
         drop(prepared.range);
+        // Free before the client hears of the end: it may create another sandbox with an exclusive volume then.
+        drop(prepared.volumes);
         let written = data.write_ended(&held.last_word);
         socket.remove();
         held.answer();

@@ -18,6 +18,7 @@ mod runs;
 mod sandboxes;
 mod secrets;
 mod tree;
+mod volumes;
 mod watch;
 mod wire_run;
 
@@ -49,6 +50,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         journal::resource,
         keys::resource,
         secrets::resource,
+        volumes::resource,
     ]
     .into_iter()
     .map(|resource| resource())

@@ -13,7 +13,7 @@ use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
-use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep};
+use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep, VolumeLimits};
 use saggar_store::{KeySecret, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -157,6 +157,11 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         allow_host_network: config.sandboxes.allow_host_network,
         public_templates: config.sandboxes.public_templates.clone(),
         disk_storage_max: config.sandboxes.disk_storage_max,
+        volumes: VolumeLimits {
+            count_max: config.volumes.volumes_max,
+            bytes_max: config.volumes.volumes_bytes_max,
+            default_size: config.volumes.volume_size,
+        },
         egress_maxima: EgressMaxima {
             bytes: config.sandboxes.egress_bytes_max,
             connections: Some(Count::new(config.sandboxes.egress_connections_max as u64)),

@@ -16,6 +16,7 @@ mod shared;
 mod show;
 mod storage;
 mod value;
+mod volumes;
 
 use std::path::{Path, PathBuf};
 
@@ -32,6 +33,7 @@ pub use sandboxes::SandboxSettings;
 pub(crate) use shared::SharedSettings;
 pub use show::Shown;
 pub use storage::StorageSettings;
+pub use volumes::VolumeSettings;
 
 macro_rules! sections {
     ($($name:ident: $section:ty,)+) => {
@@ -59,6 +61,7 @@ sections! {
     listen: ListenSettings,
     storage: StorageSettings,
     sandboxes: SandboxSettings,
+    volumes: VolumeSettings,
     runs: RunsSettings,
     e2b: E2bSettings,
     limits: LimitSettings,

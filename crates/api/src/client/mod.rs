@@ -22,6 +22,7 @@ mod runs;
 mod sandboxes;
 mod secrets;
 mod send;
+mod volumes;
 
 pub use attach::{AttachMessage, AttachReader, AttachWriter, Attached};
 pub use body::Download;

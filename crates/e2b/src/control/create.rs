@@ -19,6 +19,7 @@ use serde_json::{Map, Value};
 
 use super::info::{self, Name};
 use super::network::{self, Network};
+use super::volumes::Mounted;
 use super::words::unsupported;
 use crate::object::Object;
 use crate::state::Shared;
@@ -51,6 +52,7 @@ struct Asked {
     #[serde(rename = "allow_internet_access")]
     allow_internet_access: Option<bool>,
     network: Option<Object<Network>>,
+    volume_mounts: Option<Vec<Object<Mounted>>>,
     // Every sandbox is secure: its token is always required.
     #[serde(rename = "secure")]
     _secure: Option<bool>,
@@ -117,6 +119,8 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     if asked.auto_pause_memory == Some(false) {
         return Err(without_memory());
     }
+    let mounts = asked.volume_mounts.unwrap_or_default();
+    let volumes = mounts.into_iter().map(|mounted| mounted.0.wanted()).collect::<Result<_, _>>()?;
     let then = if asked.auto_pause == Some(true) { DeadlineAction::Pause } else { DeadlineAction::Kill };
     let metadata = asked.metadata.unwrap_or_default();
     let given = network::given(server.network, asked.allow_internet_access, asked.network.as_deref())?;
@@ -128,6 +132,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
             env: wire::env(asked.env_vars.unwrap_or_default())?,
             network: Some(given.mode),
             egress: given.egress,
+            volumes,
             ..Draft::default()
         },
         labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,

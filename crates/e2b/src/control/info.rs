@@ -3,7 +3,7 @@
 use axum::extract::{FromRequestParts, State};
 use http::header::HOST;
 use http::request::Parts;
-use saggar_api::{Code, Sandbox, SandboxState, Timestamp};
+use saggar_api::{Code, Sandbox, SandboxState, SandboxVolume, Timestamp};
 use saggar_domain::NetworkMode;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Known, Read};
@@ -50,7 +50,7 @@ impl<S: Sync> FromRequestParts<S> for Name {
 }
 
 /// The domain of the sandboxes' ports, derived from the address that the client used, including its port.
-fn domain(server: &E2b, name: &Name) -> String {
+pub(super) fn domain(server: &E2b, name: &Name) -> String {
     let port =
         name.0.rsplit_once(':').map(|(_, port)| port).filter(|port| port.bytes().all(|byte| byte.is_ascii_digit()));
     match port {
@@ -69,6 +69,8 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
     let started_at = sandbox.started_at.unwrap_or(sandbox.created_at);
     let metadata: Map<String, Value> =
         sandbox.labels.iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
+    let mount = |volume: &SandboxVolume| json!({ "name": volume.name, "path": volume.at });
+    let mounts: Vec<Value> = sandbox.spec.volumes.iter().map(mount).collect();
     json!({
         "sandboxID": id::short(&sandbox.id),
         "templateID": sandbox.spec.template.as_str(),
@@ -82,6 +84,7 @@ pub(super) fn listed(sandbox: &Sandbox) -> Value {
         "diskSizeMB": sandbox.spec.limits.disk.bytes() >> 20,
         "state": state(sandbox.state),
         "metadata": metadata,
+        "volumeMounts": mounts,
     })
 }
 

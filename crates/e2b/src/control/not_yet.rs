@@ -28,7 +28,10 @@ pub(super) async fn templates(_known: Known) -> Refusal {
 }
 
 pub(super) async fn volumes(_known: Known) -> Refusal {
-    unsupported("volumes are not supported yet", "keep files in the sandbox, or read and write them through it")
+    unsupported(
+        "files of volumes are not supported yet outside of sandboxes",
+        "mount the volume in a sandbox, and read and write its files there",
+    )
 }
 
 pub(super) async fn secrets(_known: Known) -> Refusal {

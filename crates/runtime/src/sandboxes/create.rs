@@ -115,7 +115,8 @@ impl Sandboxes {
             Ok(spec) => {
                 let owner = Owner::Client { uses_secrets: !uses.is_empty() };
                 let template_project = plan.template_project.clone();
-                let started = self.start_supervisor(&id, spec, terms, template_project, owner).await;
+                let volume_project = (!spec.volumes.is_empty()).then(|| project.as_str().to_owned());
+                let started = self.start_supervisor(&id, spec, terms, template_project, volume_project, owner).await;
                 started.map_err(|error| self.start_fault(&id, error))
             }
             Err(fault) => Err(fault),
@@ -322,6 +323,7 @@ impl Sandboxes {
         spec: Draft,
         terms: Terms,
         template_project: Option<String>,
+        volume_project: Option<String>,
         owner: Owner,
     ) -> Result<Description, StartError> {
         if spec.network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
@@ -337,6 +339,7 @@ impl Sandboxes {
             is_pooled: owner == Owner::Nobody,
             uses_secrets: owner == Owner::Client { uses_secrets: true },
             template_project,
+            volume_project,
         };
         start(&*self.inner.launcher, &request).await
     }
@@ -437,6 +440,7 @@ impl Plan {
         let pool = (Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
         let terms = new.terms.check(sandboxes.ttl_max())?;
         sandboxes.check_storage(&new.spec)?;
+        sandboxes.check_volumes(project, &new.spec)?;
         let template_project = sandboxes.template_project(project, &new.spec)?;
         Ok(Self { policy_hash, terms, pool, secrets: Resolved::default(), template_project })
     }

@@ -96,9 +96,12 @@ impl Sandboxes {
     pub(super) async fn reap(&self) {
         let this = self.clone();
         // It reads /proc and removes directories, so it must not run on an async thread.
-        let reaped = tokio::task::spawn_blocking(move || saggar_sandbox::reap(&this.inner.data)).await;
-        match reaped {
-            Ok(leftovers) => {
+        let work = move || (saggar_sandbox::reap(&this.inner.data), saggar_sandbox::collect_volumes(&this.inner.data));
+        match tokio::task::spawn_blocking(work).await {
+            Ok((leftovers, volumes)) => {
+                if volumes > 0 {
+                    tracing::info!(count = volumes, "removed volumes that were half made or half removed");
+                }
                 for leftover in leftovers {
                     tracing::info!(sandbox = ?leftover, "removed the leftovers of a dead supervisor");
                 }
@@ -175,7 +178,7 @@ impl Sandboxes {
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, kind.spec(), terms, None, Owner::Nobody).await {
+        match self.start_supervisor(&id, kind.spec(), terms, None, None, Owner::Nobody).await {
             Ok(_) => {
                 self.inner.pool(kind).put(Ready::new(id, kind, slot, UNOWNED_MAX));
                 true

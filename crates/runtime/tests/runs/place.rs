@@ -162,6 +162,11 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         allow_host_network: false,
         public_templates: Vec::new(),
         disk_storage_max: None,
+        volumes: saggar_runtime::VolumeLimits {
+            count_max: 0,
+            bytes_max: None,
+            default_size: saggar_domain::ByteSize::mebibytes(16),
+        },
         egress_maxima: Default::default(),
         retention: Duration::from_secs(60),
         runs_retention: Duration::from_secs(60),

@@ -174,6 +174,7 @@ impl Host {
             is_pooled,
             uses_secrets: false,
             template_project: None,
+            volume_project: None,
         };
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("ours");
         let mut bytes = Vec::new();

@@ -104,6 +104,11 @@ impl Server {
             allow_host_network: false,
             public_templates: Vec::new(),
             disk_storage_max: None,
+            volumes: saggar_runtime::VolumeLimits {
+                count_max: 0,
+                bytes_max: None,
+                default_size: saggar_domain::ByteSize::mebibytes(16),
+            },
             egress_maxima: Default::default(),
             retention: Duration::from_secs(3600),
             runs_retention: Duration::from_secs(3600),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use saggar_domain::{
     ByteSize, CAPABILITIES_SCHEMA, Capabilities, Capability, Count, Cpus, DenialCode, Draft, DraftLimits, ExecStatus,
-    FsMode, LimitName, NetworkMode, Support, Tier, Timeout, User,
+    FsMode, LimitName, NetworkMode, Problem, Support, Tier, Timeout, User,
 };
 use saggar_jail::cgroup::{Controller, Host};
 
@@ -16,6 +16,7 @@ use crate::data::DataDirectory;
 use crate::disk;
 use crate::reaper::Leftover;
 use crate::report::Report;
+use crate::volume;
 
 /// Below this rate a guest is interpreted, even if KVM is present.
 const HARDWARE_MIPS: u64 = 50;
@@ -61,7 +62,7 @@ pub fn examine(data: &DataDirectory, leftovers: &[Leftover]) -> Capabilities {
     capabilities.network = NetworkMode::ALL.iter().map(|mode| network(&trials, *mode, capabilities.is_ready)).collect();
     capabilities.limits = LimitName::ALL.iter().map(|name| limit(&trials, *name, &host)).collect();
     capabilities.mechanisms = mechanisms(&trials, &host, is_root);
-    capabilities.mechanisms.push(storage_on_disk(data));
+    capabilities.mechanisms.extend(on_disk(data));
     capabilities
 }
 
@@ -320,16 +321,21 @@ fn mechanisms(trials: &Trials<'_>, host: &Host, is_root: bool) -> Vec<Capability
     found
 }
 
-fn storage_on_disk(data: &DataDirectory) -> Capability {
-    const NAME: &str = "storage on disk";
-    match disk::attempt(data) {
+/// The mechanism of files on disk: of one sandbox, and of volumes.
+fn on_disk(data: &DataDirectory) -> Vec<Capability> {
+    let outcome = disk::attempt(data);
+    let capability = |name: &str, not_root: Problem| match &outcome {
         Ok(()) => Capability::supported(
-            NAME,
+            name,
             "ext4 in a fully allocated file, on a loop device",
             "a small filesystem was made and mounted, and is gone again",
         ),
-        Err(problem) => Capability::unsupported(NAME, "none", problem.message, problem.help),
-    }
+        Err(_) if !rustix::process::geteuid().is_root() => {
+            Capability::unsupported(name, "none", not_root.message, not_root.help)
+        }
+        Err(problem) => Capability::unsupported(name, "none", problem.message.clone(), problem.help.clone()),
+    };
+    vec![capability("storage on disk", disk::not_root()), capability("volumes", volume::not_root())]
 }
 
 /// Each version restricts something more. What an older one leaves open is reported; the mounts and the filter still

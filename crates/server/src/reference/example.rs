@@ -17,7 +17,7 @@ pub(super) const PREPARATION: &str = r#"## Examples
 The examples use `curl` and these variables. Start a server, and give its key to the shell:
 
 ```console
-$ saggar serve
+$ saggar serve --volumes-bytes-max 1G
 API key (shown this once): sgr_nOn3AYEhZRz4CzVJhQpGdX4kTZoxm8ORX_BzsU1yHLw
 ...
 $ export SAGGAR_API_KEY=sgr_nOn3AYEhZRz4CzVJhQpGdX4kTZoxm8ORX_BzsU1yHLw
@@ -201,6 +201,18 @@ hello"#,
 []"#,
     ),
     run("removeSecret", r#"curl -sf -H "$auth" -X DELETE "$api/secrets/openai?force=true""#),
+    run(
+        "createVolume",
+        r#"$ curl -sf -H "$auth" --json '{"name": "data", "size": "16M", "sharing": "shared"}' $api/volumes | pick size
+16M"#,
+    ),
+    run("listVolumes", r#"curl -sf -H "$auth" $api/volumes"#),
+    run(
+        "getVolume",
+        r#"$ curl -sf -H "$auth" $api/volumes/data | pick used_by
+[]"#,
+    ),
+    run("removeVolume", r#"curl -sf -H "$auth" -X DELETE $api/volumes/data"#),
 ];
 
 /// The position of an operation in the reference.

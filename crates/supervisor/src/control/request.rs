@@ -29,6 +29,9 @@ pub struct Start {
     /// Whose stored templates the spec's name is looked up in; without it, those of the user who runs the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_project: Option<String>,
+    /// The same for its volumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_project: Option<String>,
 }
 
 /// A request. The operation decides the kind of reply.
