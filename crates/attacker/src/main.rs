@@ -29,6 +29,7 @@ mod sockets;
 mod sys;
 mod syscalls;
 mod uncharged;
+mod volumes;
 mod world;
 
 use std::process::ExitCode;
@@ -55,6 +56,7 @@ const FAMILIES: &[&[Attempt]] = &[
     credentials::ATTEMPTS,
     descriptors::ATTEMPTS,
     resources::ATTEMPTS,
+    volumes::ATTEMPTS,
     pools::ATTEMPTS,
     git::ATTEMPTS,
     memory::ATTEMPTS,

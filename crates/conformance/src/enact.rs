@@ -5,7 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use saggar_domain::{ExecStatus, FsMode, Tier, User};
+use saggar_domain::{
+    Access, ByteSize, Draft, ExecStatus, FsMode, Sharing, Tier, Timestamp, User, VolumeMount, VolumeName,
+};
+use saggar_sandbox::{LOCAL_PROJECT, NewVolume, VolumeQuota, Volumes};
 use serde::Deserialize;
 
 use crate::after::{Before, events_in_order, indiscretions};
@@ -114,7 +117,9 @@ fn enact_as(
         if draft.fs.is_none() && draft.workspace.is_some() {
             draft.fs = Some(FsMode::WorkspaceWrite);
         }
+        let volumes = BenchVolumes::make(bench, &mut draft)?;
         let this = bench.run(draft, bench.attempt(attempt, &arguments));
+        volumes.remove(bench)?;
         sandboxes.extend(this.sandbox.as_ref().map(ToString::to_string));
         heard(&this, user, record);
         record.complaints.extend(ends_as_expected(&this, expectation));
@@ -141,6 +146,44 @@ fn enact_as(
     drop(outside);
     record.complaints.extend(descriptors.leftovers(bench, &sandboxes));
     place.remove()
+}
+
+/// The volumes of a case, of the smallest size, with one file. Their names are random: workers share a data directory.
+struct BenchVolumes(Vec<VolumeName>);
+
+impl BenchVolumes {
+    fn make(bench: &Bench, draft: &mut Draft) -> std::io::Result<Self> {
+        let volumes = Volumes::new(&bench.data, LOCAL_PROJECT);
+        let mut made = Self(Vec::new());
+        for wanted in &mut draft.volumes {
+            let name = format!("{}-{}", wanted.name, random_name()?);
+            wanted.name = name.parse().map_err(std::io::Error::other)?;
+            let new = NewVolume {
+                name: wanted.name.clone(),
+                size: ByteSize::mebibytes(16),
+                sharing: Sharing::Exclusive,
+                now: Timestamp::from(std::time::SystemTime::now()),
+                quota: VolumeQuota::NONE,
+            };
+            volumes.create(&new).map_err(|problem| std::io::Error::other(problem.message))?;
+            made.0.push(wanted.name.clone());
+            let writable = VolumeMount { mode: Access::ReadWrite, ..wanted.clone() };
+            let ran = bench.run(
+                Draft { volumes: vec![writable], ..Draft::default() },
+                ["/bin/sh", "-c", "echo kept > /volume/file"].map(|word| word.as_bytes().to_vec()).to_vec(),
+            );
+            if !ran.succeeded() {
+                return Err(std::io::Error::other(format!("the volume can't be written: {}", ran.ending())));
+            }
+        }
+        Ok(made)
+    }
+
+    fn remove(self, bench: &Bench) -> std::io::Result<()> {
+        let volumes = Volumes::new(&bench.data, LOCAL_PROJECT);
+        let remove = |name: &VolumeName| volumes.remove(&bench.data, name);
+        self.0.iter().try_for_each(remove).map_err(|problem| std::io::Error::other(problem.message))
+    }
 }
 
 struct Place {

@@ -150,6 +150,8 @@ rules! {
     Pids = "limit/pids",
     /// Size of private storage.
     Disk = "limit/disk",
+    /// Size of a volume.
+    VolumeSize = "limit/volume",
     /// Number of files in private storage.
     Inodes = "limit/inodes",
     Files = "limit/files",

@@ -9,6 +9,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, fchmod, fsync, openat,
 use rustix::io::Errno;
 use saggar_domain::{ByteSize, Code, Problem, Sharing, Timestamp, VolumeId, VolumeName, VolumeRecord};
 
+use saggar_jail::Rule;
+
 use super::project::{NEW, Volumes};
 use crate::ext4::{self, BYTES_MIN, Trouble};
 use crate::fail_point::pass;
@@ -17,6 +19,8 @@ use crate::loop_device::LoopDevice;
 
 /// Sizes are whole blocks.
 const BLOCK: u64 = 4096;
+/// How much larger a volume is if its size is switched off.
+const OFF_FACTOR: u64 = 4;
 /// Writable by every user of the sandboxes: the boundary is the sandbox, and a volume is used by sandboxes with different users.
 const ROOT_MODE: u32 = 0o777;
 
@@ -69,6 +73,7 @@ impl Volumes {
         let _lock = self.lock()?;
         self.sweep();
         self.check_new(new, bytes)?;
+        let bytes = if Rule::VolumeSize.is_on() { bytes } else { bytes.saturating_mul(OFF_FACTOR) };
         let id = VolumeId::from_random(random().map_err(std::io::Error::other).map_err(fail("its id"))?);
         let record = VolumeRecord::new(id, new.name.clone(), ByteSize::from_bytes(bytes), new.sharing, new.now);
         let staged = self.root.join(format!("{NEW}{}", record.id));
