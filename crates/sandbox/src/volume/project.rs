@@ -163,7 +163,9 @@ pub fn collect_volumes(data: &DataDirectory) -> u64 {
 pub fn volume_users(data: &DataDirectory) -> BTreeMap<VolumeId, Vec<SandboxId>> {
     let records = data.sandboxes();
     let mut users: BTreeMap<VolumeId, Vec<SandboxId>> = BTreeMap::new();
-    for name in names(records) {
+    let mut all = names(records);
+    all.sort();
+    for name in all {
         let Some(sandbox) = SandboxId::parse(&name) else { continue };
         // A dead one is about to be reaped, and one that can't be read says nothing.
         let Ok(Found::Live(holdings)) = inspect(records, &name) else { continue };
