@@ -49,7 +49,7 @@ pub fn router() -> Router<Shared> {
         .route("/v3/templates/{*rest}", any(not_yet::templates))
         .route("/volumes", get(volumes::list).post(volumes::create))
         .route("/volumes/{volume}", get(volumes::get).delete(volumes::destroy))
-        .route("/volumecontent/{*rest}", any(not_yet::volumes))
+        .route("/volumecontent/{volume}/{*rest}", any(not_yet::volume_content))
         .route("/secrets", any(not_yet::secrets))
         .route("/secrets/{*rest}", any(not_yet::secrets))
         .route("/teams", get(not_yet::teams))

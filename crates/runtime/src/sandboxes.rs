@@ -218,6 +218,12 @@ impl Sandboxes {
         format!("{project}.{}", signature.0)
     }
 
+    /// Whether this is that token, of whichever project. Takes constant time.
+    pub fn is_volume_token(&self, volume: &VolumeId, token: &str) -> bool {
+        let Some((project, signature)) = token.split_once('.') else { return false };
+        self.inner.signing.verify(&[VOLUME, project, volume.as_str()], signature)
+    }
+
     /// The live sandboxes.
     pub fn live_ids(&self) -> Vec<SandboxId> {
         self.inner.register.ids()
