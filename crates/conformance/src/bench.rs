@@ -123,6 +123,7 @@ impl Bench {
                 signals: &signals,
                 wants_usage: true,
                 keeps_changes,
+                hands_over_root: false,
                 tape: None,
                 asks: None,
             };

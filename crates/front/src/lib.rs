@@ -25,5 +25,5 @@ pub use doctor::main as doctor;
 pub use run::{main as run, misused};
 pub use secrets::default_path as default_secrets_file;
 pub use spec_file::read as read_spec;
-pub use spec_flags::{NetworkLimitFlags, RuleFlags, SpecFlags, env_entry, network_mode, user};
+pub use spec_flags::{NetworkLimitFlags, RuleFlags, SpecFlags, env_entry, network_mode, storage, user};
 pub use start::{end_with_a_panic, helper_mode, start};

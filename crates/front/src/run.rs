@@ -115,6 +115,7 @@ fn execute(arguments: RunArguments, ids: Ids, start: Instant, signals: Result<&S
                 terminal_name: terminal.map(|_| terminal::name()),
                 wants_usage: wants_record,
                 keeps_changes: true,
+                hands_over_root: false,
                 tape,
                 secrets,
                 asks: ask.as_mut().map(|ask| Asker(ask)),

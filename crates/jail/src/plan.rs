@@ -84,6 +84,8 @@ pub enum Op {
         lowers: Vec<Source>,
         /// A filesystem for the changes, if they are not to be in private storage.
         disk: Option<Source>,
+        /// What happens to the changes at the end.
+        fate: Fate,
     },
     /// A directory of private storage, mounted over a directory of the root that exists.
     Private { path: String, mode: u32 },

@@ -84,7 +84,7 @@ impl Root {
     /// Runs one operation.
     pub(crate) fn run(&self, op: &Op) -> Result<(), Errno> {
         match op {
-            Op::Layers { lowers, disk } => self.layers(lowers, disk.as_ref()),
+            Op::Layers { lowers, disk, fate } => self.layers(lowers, disk.as_ref(), *fate),
             Op::Private { path, mode } => self.private(path, *mode),
             Op::Directory { path, mode, owner } if self.is_layered() => {
                 self.find_or_make(path, *mode, *owner).map(|_| ())

@@ -54,6 +54,13 @@ fn account(template: &HeldTemplate) -> Result<Account, Problem> {
     Ok(account)
 }
 
+/// The same in layers, the topmost first: `USER` or `USER:GROUP`. The error says what is wrong with it.
+pub fn account_in(layers: &[BorrowedFd<'_>], wanted: &str) -> Result<Account, String> {
+    let read =
+        |name: &str| read_from(layers, name).map_err(|errno| format!("the image's /etc/{name} can't be read: {errno}"));
+    find(wanted, &read("passwd")?, &read("group")?)
+}
+
 /// Finds `USER` or `USER:GROUP`, each a name or a number.
 fn find(wanted: &str, passwd: &[u8], group: &[u8]) -> Result<Account, String> {
     let (user, group_wanted) = match wanted.split_once(':') {

@@ -41,6 +41,7 @@ mod templates;
 mod trail;
 mod volume;
 
+pub use accounts::account_in;
 pub use allocator::Allocator;
 pub use answers::Answers;
 pub use changes::{
@@ -54,13 +55,13 @@ pub use ids::{Ids, policy_hash};
 pub use keyring::secrets_in_keyring;
 pub use ranges::STORE_IDS;
 pub use reaper::{Leftover, reap};
-pub use report::Report;
-pub use resolve::resolve;
+pub use report::{Report, RootChanges};
+pub use resolve::{resolve, resolve_held};
 pub use rules::rules;
 pub use run::{Job, run};
 pub use saggar_jail::{Rule, Signals};
-pub use saggar_supervisor::egress::{HostAnswer, Tape, upstream_of_the_host};
-pub use saggar_supervisor::{Asker, Question};
+pub use saggar_supervisor::egress::{HostAnswer, TRUST_ADDED, Tape, host_bundle, upstream_of_the_host};
+pub use saggar_supervisor::{Asker, Listener, Question, Sink, Streams, TRUST_BUNDLE, TRUST_OWN};
 pub use supervise::{SUPERVISE, supervise};
 pub use templates::{HeldTemplate, LOCAL_PROJECT, NamedRecord, StoredLayer, Templates};
 pub use trail::held_for;

@@ -56,6 +56,8 @@ pub(crate) struct Brought {
     pub(crate) template: Option<HeldTemplate>,
     /// The filesystem for the changes of an image, if they are on disk.
     pub(crate) disk: Option<Disk>,
+    /// Whether the caller gets the changes of that image.
+    pub(crate) hands_over_root: bool,
     pub(crate) volumes: Vec<MountedVolume>,
 }
 
@@ -112,7 +114,8 @@ pub(crate) fn lay_out(
         Some(held) => {
             let lowers = layout.lowers(held, identity)?;
             let disk = brought.disk.take().map(|disk| layout.disk(disk));
-            layout.ops = template::image(spec.network, lowers, disk);
+            let fate = if brought.hands_over_root { Fate::HandedOver } else { Fate::Dropped };
+            layout.ops = template::image(spec.network, lowers, disk, fate);
             layout.homes(spec, held.manifest.defaults().cwd.as_ref());
         }
     }

@@ -36,6 +36,8 @@ pub(crate) struct Order<'a> {
     pub(crate) life: Life,
     /// The image that the spec starts from.
     pub(crate) template: Option<HeldTemplate>,
+    /// Whether the caller gets the changes of that image.
+    pub(crate) hands_over_root: bool,
     /// The project whose volumes the spec names.
     pub(crate) volume_project: &'a str,
 }
@@ -85,7 +87,7 @@ pub(crate) fn prepare(
     order: Order<'_>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
-    let Order { spec, life, template, volume_project } = order;
+    let Order { spec, life, template, volume_project, hands_over_root } = order;
     if let Some(problem) = borrowed_root() {
         return Err(refused(problem));
     }
@@ -93,6 +95,7 @@ pub(crate) fn prepare(
     let enforcement = Enforcement::decide(spec, &host).map_err(refused)?;
     let mut brought = bring(data, spec).map_err(refused)?;
     brought.template = template;
+    brought.hands_over_root = hands_over_root;
     let volumes = Volumes::new(data, volume_project);
     let held = spec.volumes.iter().map(|wanted| volumes.hold(data, wanted)).collect::<Result<Vec<_>, _>>();
     let volumes = held.map_err(refused)?;

@@ -1,9 +1,12 @@
 //! Turns the observations of an exec into its report.
 
+use std::os::fd::OwnedFd;
+
 use saggar_domain::net::HostTraffic;
 use saggar_domain::{
     Code, Denial, DenialCode, EventBody, ExecStatus, GuestPath, LimitName, Limits, Output, Problem, Usage,
 };
+use saggar_jail::Identity;
 use saggar_jail::cgroup::Counters;
 use saggar_supervisor::{ExecOutcome, describe_ending};
 
@@ -28,8 +31,32 @@ pub struct Report {
     pub changes_kept: Option<u64>,
     /// What it exchanged through a proxied network, by host.
     pub traffic: Vec<HostTraffic>,
+    /// What the programs changed in an image, if it was asked for.
+    pub root: Option<RootChanges>,
     /// Set unless the end was an ordinary one.
     pub error: Option<Problem>,
+}
+
+/// The upper layer of a sandbox's root, as an overlay mounted with `userxattr` leaves it. Hostile programs made it, and all of them are dead.
+#[derive(Debug)]
+pub struct RootChanges {
+    pub upper: OwnedFd,
+    identity: Identity,
+}
+
+impl RootChanges {
+    pub(crate) fn new(upper: OwnedFd, identity: Identity) -> Self {
+        Self { upper, identity }
+    }
+
+    /// The id inside of a file's owner or group; `None` if nothing inside has it.
+    pub fn id_inside(&self, id: u32) -> Option<u32> {
+        match self.identity {
+            Identity::Range { base } => id.checked_sub(base).filter(|id| *id < Identity::RANGE),
+            // There is one id, and a store without owners doesn't keep it.
+            Identity::Single { .. } => Some(0),
+        }
+    }
 }
 
 impl Report {
@@ -53,6 +80,7 @@ impl Report {
             denials,
             changes_kept: None,
             traffic: Vec::new(),
+            root: None,
             error: Some(error),
         }
     }
@@ -169,6 +197,7 @@ pub(crate) fn conclude(
         denials,
         changes_kept: None,
         traffic: Vec::new(),
+        root: None,
         error,
     }
 }

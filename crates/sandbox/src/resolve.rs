@@ -30,7 +30,15 @@ pub(crate) fn resolve_for(
         Template::Host => return Spec::resolve(draft).map(|spec| (spec, None)),
         Template::Image(name) => name,
     };
-    let held = templates()?.find(&name)?;
+    resolve_from(draft, templates()?.find(&name)?, user)
+}
+
+/// The same for an image that is held already. The draft's own name of a template is not looked up.
+pub fn resolve_held(draft: Draft, held: HeldTemplate) -> Result<(Spec, Option<HeldTemplate>), Problem> {
+    resolve_from(draft, held, ImageUser::Default)
+}
+
+fn resolve_from(draft: Draft, held: HeldTemplate, user: ImageUser) -> Result<(Spec, Option<HeldTemplate>), Problem> {
     let given = match user {
         // Not even looked up if another one is asked for: a bad user of an image must be avoidable.
         ImageUser::Default if draft.user.is_none() => given_by(&held)?,

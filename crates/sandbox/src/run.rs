@@ -25,7 +25,7 @@ use crate::holdback::hold_back;
 use crate::ids::Ids;
 use crate::plan::Life;
 use crate::prepare::{Order, Placed, Prepared, Scratch, Stopped, clean_up, failed, prepare, refused};
-use crate::report::{Asked, Denials, Report, conclude};
+use crate::report::{Asked, Denials, Report, RootChanges, conclude};
 use crate::templates::{HeldTemplate, LOCAL_PROJECT};
 
 /// The number of the only exec of a one-shot sandbox.
@@ -57,6 +57,8 @@ pub struct Job<'a> {
     pub wants_usage: bool,
     /// Whether the changes of a scratch workspace are kept at the end.
     pub keeps_changes: bool,
+    /// Whether the report has what the programs changed in the image. Not together with a scratch workspace.
+    pub hands_over_root: bool,
     /// The recording that the network is written to, or answered from.
     pub tape: Option<Tape>,
     /// Files with the secrets of the spec. Only the egress process reads them.
@@ -84,12 +86,10 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
     };
     // The egress process gets ready meanwhile.
     let prepared = begun.and_then(|network| {
-        let order = Order {
-            spec: &job.spec,
-            life: Life::OneProgram,
-            template: job.template.take(),
-            volume_project: LOCAL_PROJECT,
-        };
+        let template = job.template.take();
+        let hands_over_root = job.hands_over_root && template.is_some();
+        let order =
+            Order { spec: &job.spec, life: Life::OneProgram, template, volume_project: LOCAL_PROJECT, hands_over_root };
         Ok((prepare(data, &ids.sandbox, Host::detect(), order, observe)?, network))
     });
     match prepared {
@@ -111,6 +111,7 @@ impl Prepared {
         let unenforced = std::mem::take(&mut self.enforcement.unenforced);
         let mut group = None;
         let (keeps_changes, wants_usage, signals) = (job.keeps_changes, job.wants_usage, job.signals);
+        let hands_over_root = job.hands_over_root;
         let confined = cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.make(&self.host, &ids.sandbox));
         let started =
             confined.map_err(not_made).and_then(|()| self.start_and_attend(job, network.as_mut(), &mut group, observe));
@@ -132,8 +133,13 @@ impl Prepared {
                 let mut report = conclude(outcome, denials.kept, &asked, counters, observe);
                 report.error = report.error.or_else(|| traffic.problem());
                 report.traffic = traffic.by_host();
-                if let Some(layer) = layer.filter(|_| keeps_changes) {
-                    self.keep_changes(data, ids, &layer, signals, &mut report);
+                match layer {
+                    Some(upper) if hands_over_root && self.scratch.is_none() => {
+                        // Whatever still runs could change it while it is read.
+                        report.root = is_dead.then(|| RootChanges::new(upper, self.identity));
+                    }
+                    Some(layer) if keeps_changes => self.keep_changes(data, ids, &layer, signals, &mut report),
+                    Some(_) | None => {}
                 }
                 // A process that isn't dead could create more links; these are left to the reaper.
                 if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {

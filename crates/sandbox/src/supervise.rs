@@ -112,7 +112,7 @@ impl Supervised {
             NetworkMode::None | NetworkMode::Host => None,
         };
         let volume_project = start.volume_project.as_deref().unwrap_or(LOCAL_PROJECT);
-        let order = Order { spec: &spec, life: Life::Held, template, volume_project };
+        let order = Order { spec: &spec, life: Life::Held, template, volume_project, hands_over_root: false };
         let mut prepared = prepare(&data, &sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let mut socket = None;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use saggar_domain::NetworkMode;
-use saggar_jail::{Attributes, Cover, Op, Rule, Source};
+use saggar_jail::{Attributes, Cover, Fate, Op, Rule, Source};
 
 /// Top-level directories that hold programs and libraries; links on a host with a merged /usr.
 const SYSTEM: &[&str] = &["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
@@ -58,9 +58,9 @@ pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
 /// The root of an image, without what a spec adds: its own files, and what no image can bring.
 ///
 /// `/dev` and `/sys` are private directories over the image's own, so that nothing of the image can be in the way there.
-pub(crate) fn image(network: NetworkMode, lowers: Vec<Source>, disk: Option<Source>) -> Vec<Op> {
+pub(crate) fn image(network: NetworkMode, lowers: Vec<Source>, disk: Option<Source>, fate: Fate) -> Vec<Op> {
     let mut ops = Vec::with_capacity(64);
-    ops.push(Op::Layers { lowers, disk });
+    ops.push(Op::Layers { lowers, disk, fate });
     for (path, mode) in [("dev", 0o755), ("sys", 0o555)] {
         ops.push(Op::Directory { path: path.to_owned(), mode, owner: 0 });
         ops.push(Op::Private { path: path.to_owned(), mode });

@@ -111,6 +111,13 @@ impl Templates {
         ))
     }
 
+    /// Holds a template that has no name and whose manifest is stored nowhere, while `lock` keeps its layers from being removed. Messages call
+    /// it by `name`.
+    pub fn assemble(&self, name: &TemplateName, manifest: Manifest, lock: OwnedFd) -> Result<HeldTemplate, Problem> {
+        let layers = manifest.layers().iter().map(|layer| self.layer(name, &layer.id)).collect::<Result<_, _>>()?;
+        Ok(HeldTemplate { id: manifest.id(), manifest, layers, _lock: lock })
+    }
+
     /// All names with what they lead to, sorted. One that can't be read is an error.
     pub fn names(&self) -> Result<Vec<(TemplateName, NameRecord)>, Problem> {
         self.records()?.into_iter().map(|(name, record)| Ok((name, record?))).collect()

@@ -25,7 +25,7 @@ pub use message::{
 pub use network::{Network, SessionSecrets, Source, Told, Wants, backoff};
 pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};
-pub use trust::{BUNDLE_VARIABLE, REPLACED, trust_files};
+pub use trust::{BUNDLE_VARIABLE, REPLACED, TRUST_ADDED, host_bundle, trust_files};
 pub use upstream::of_the_host as upstream_of_the_host;
 pub use wire::{DESCRIPTORS_MAX, receive_with};
 

@@ -26,6 +26,6 @@ pub use ending::describe_ending;
 pub use escape::EscapeFilter;
 pub use hold::{Held, Hold, Holding};
 pub use program::{Program, TRUST_BUNDLE, TRUST_OWN};
-pub use sink::{Sink, Totals};
+pub use sink::{Listener, Sink, Totals};
 pub use unreached::Unreached;
 pub use watch::{Answered, Observation, Refused};

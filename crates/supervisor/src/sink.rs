@@ -2,7 +2,7 @@
 //!
 //! `Keep` captures up to a limit and counts the rest; it never blocks the program. `Forward` passes bytes on live and
 //! holds at most a small backlog: if the reader is slow the program waits, as with any pipe, and deadlines are still
-//! enforced.
+//! enforced. `Tell` hands bytes to our own process, up to a limit.
 //!
 //! Two filtered sinks may lead to the same terminal, which accepts only part of a write if it has little room. Text
 //! after the first half of a colour sequence would be read as its second half, so while one sink is cut inside a
@@ -48,6 +48,18 @@ pub struct Totals {
 enum Target {
     Keep(Vec<u8>),
     Forward { fd: OwnedFd, backlog: VecDeque<u8>, filter: Option<EscapeFilter>, seam: Seam, state: Reader },
+    Tell(Listener),
+}
+
+/// Gets output as it comes, and must not wait.
+pub struct Listener(pub Box<Hear>);
+
+type Hear = dyn FnMut(&[u8]);
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 /// State of the reader of a forwarded stream.
@@ -81,6 +93,11 @@ impl Sink {
         }
     }
 
+    /// Passes up to `limit` bytes on to our own process.
+    pub fn tell(listener: Listener, limit: u64) -> Self {
+        Self { target: Target::Tell(listener), limit: Some(limit), totals: Totals::default() }
+    }
+
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -88,7 +105,7 @@ impl Sink {
     pub fn into_kept(self) -> Vec<u8> {
         match self.target {
             Target::Keep(bytes) => bytes,
-            Target::Forward { .. } => Vec::new(),
+            Target::Forward { .. } | Target::Tell(_) => Vec::new(),
         }
     }
 
@@ -106,6 +123,7 @@ impl Sink {
         let bytes = &bytes[..accepted];
         match &mut self.target {
             Target::Keep(kept) => kept.extend_from_slice(bytes),
+            Target::Tell(listener) => (listener.0)(bytes),
             Target::Forward { state: Reader::Open, backlog, filter: Some(filter), .. } => {
                 filter.pass(bytes, |byte| backlog.push_back(byte))
             }
@@ -121,7 +139,7 @@ impl Sink {
 
     fn backlog_len(&self) -> usize {
         match &self.target {
-            Target::Keep(_) => 0,
+            Target::Keep(_) | Target::Tell(_) => 0,
             Target::Forward { backlog, .. } => backlog.len(),
         }
     }
@@ -135,7 +153,7 @@ impl Sink {
     pub(crate) fn waiting_on(&self) -> Option<BorrowedFd<'_>> {
         match &self.target {
             Target::Forward { fd, backlog, .. } if !backlog.is_empty() => Some(fd.as_fd()),
-            Target::Keep(_) | Target::Forward { .. } => None,
+            Target::Keep(_) | Target::Forward { .. } | Target::Tell(_) => None,
         }
     }
 
@@ -169,7 +187,7 @@ impl Sink {
                 *state = Reader::Told;
                 true
             }
-            Target::Keep(_) | Target::Forward { .. } => false,
+            Target::Keep(_) | Target::Forward { .. } | Target::Tell(_) => false,
         }
     }
 }

@@ -14,7 +14,7 @@ use rustix::mount::{
 };
 
 use super::{Root, STAGE, check_marks, write_new};
-use crate::plan::Source;
+use crate::plan::{Fate, Source};
 use crate::sys::clone_tree;
 
 /// Directories of private storage: the mount points of the layers, the changes with what the kernel needs beside them, and the directories
@@ -31,7 +31,7 @@ impl Root {
     ///
     /// The kernel takes only attached mounts as layers. So each is attached in private storage first, under a name of ours: names of
     /// the host appear neither in the mount options nor in a path that has to be quoted.
-    pub(super) fn layers(&self, lowers: &[Source], disk: Option<&Source>) -> Result<(), Errno> {
+    pub(super) fn layers(&self, lowers: &[Source], disk: Option<&Source>, fate: Fate) -> Result<(), Errno> {
         for path in [LOWERS, DISK, PRIVATES] {
             mkdirat(&self.storage, path, Mode::from_raw_mode(0o755))?;
         }
@@ -50,7 +50,8 @@ impl Root {
             names.push(name);
         }
         self.resemble(&upper, names.first().ok_or(Errno::INVAL)?)?;
-        check_marks(&self.open_in_storage(&upper)?)?;
+        let changes = self.open_in_storage(&upper)?;
+        check_marks(&changes)?;
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         match names.iter().try_for_each(|name| fsconfig_set_string(context.as_fd(), "lowerdir+", name.as_str())) {
             // Kernels before 6.7 take them all at once, in at most 255 bytes.
@@ -69,6 +70,9 @@ impl Root {
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let view = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(view.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        if fate == Fate::HandedOver {
+            *self.layer.borrow_mut() = Some(changes);
+        }
         self.view.set(view).map_err(|_| Errno::ALREADY)
     }
 

@@ -54,6 +54,7 @@ impl<'a> Trials<'a> {
                 secrets: Vec::new(),
                 wants_usage: true,
                 keeps_changes: false,
+                hands_over_root: false,
                 tape: None,
                 asks: None,
                 signals: &signals,

@@ -23,7 +23,7 @@ pub const BUNDLE_VARIABLE: &str = "SSL_CERT_FILE";
 const BUNDLE_MAX: u64 = 4 << 20;
 
 /// Where Debian's `update-ca-certificates` finds what to add. Installing its package in an image writes the bundle anew.
-const TRUST_ADDED: &str = "/usr/local/share/ca-certificates/saggar-egress.crt";
+pub const TRUST_ADDED: &str = "/usr/local/share/ca-certificates/saggar-egress.crt";
 
 /// The files, for the private root. They are empty until a session is ready: the root is built while the egress process starts.
 pub fn trust_files(template: &Template) -> Vec<Op> {
@@ -86,7 +86,7 @@ impl TrustFiles {
 }
 
 /// Without a bundle the sandbox trusts only its own authority: inspected hosts work, others don't.
-fn host_bundle() -> Vec<u8> {
+pub fn host_bundle() -> Vec<u8> {
     let named = std::env::var_os(BUNDLE_VARIABLE).map(PathBuf::from);
     let mut known = named.into_iter().chain(TRUST_BUNDLES.iter().map(PathBuf::from));
     let is_small =
