@@ -172,8 +172,8 @@ impl From<saggar_domain::Code> for Code {
     fn from(code: saggar_domain::Code) -> Self {
         use saggar_domain::Code as Domain;
         match code {
-            // No operation of the API imports an image.
-            Domain::InvalidValue | Domain::InvalidImage => Self::InvalidValue,
+            // No operation of the API imports an image or builds one.
+            Domain::InvalidValue | Domain::InvalidImage | Domain::BuildFailed => Self::InvalidValue,
             Domain::Contradiction => Self::Contradiction,
             Domain::AmbiguousMerge => Self::AmbiguousMerge,
             Domain::InvalidSpec => Self::InvalidSpec,

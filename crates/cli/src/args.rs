@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Net(Later<NetArguments>),
     /// Show, apply or drop the changes of a scratch sandbox
     Changes(Later<ChangesArguments>),
-    /// Import images as templates, which sandboxes start from
+    /// Import and build templates, which sandboxes start from
     Template(Later<TemplateArguments>),
     /// Make, list and remove volumes, which keep files between sandboxes
     Volume(Later<VolumeArguments>),

@@ -33,6 +33,9 @@ fn main() -> ExitCode {
     if mode == saggar_sandbox::EGRESS {
         return egress();
     }
+    if mode == saggar_build::BUILD {
+        return template::build_process();
+    }
     if mode == saggar_conformance::WORKER_MODE {
         return match saggar_conformance::serve() {
             Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,9 @@
-//! `saggar template`: imports images and manages the templates of this host, without a server.
+//! `saggar template`: imports and builds images, and manages the templates of this host, without a server.
 
+mod build;
 mod report;
+
+pub(crate) use build::process as build_process;
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -9,7 +12,7 @@ use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 use saggar_domain::{ByteSize, Code, Problem, TemplateName, Timestamp};
-use saggar_image::{Credentials, Limits, Progress, RegistryOptions, Request, Rest, Source, Store, import};
+use saggar_image::{CacheRest, Credentials, Limits, Progress, RegistryOptions, Request, Rest, Source, Store, import};
 use saggar_sandbox::{DataDirectory, LOCAL_PROJECT};
 use serde_json::{Value, json};
 use zeroize::Zeroizing;
@@ -24,7 +27,7 @@ const FINDINGS: u8 = 1;
 const PASSWORD_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 done; 1 `check` has findings; 125 saggar failed.")]
+#[command(after_help = "Exit status: 0 done; 1 `check` has findings, or a step of `build` failed; 125 saggar failed.")]
 pub(crate) struct TemplateArguments {
     #[command(subcommand)]
     command: TemplateCommand,
@@ -40,6 +43,8 @@ pub(crate) struct TemplateArguments {
 enum TemplateCommand {
     /// Import an image as a template
     Import(Box<ImportArguments>),
+    /// Build a template from a Dockerfile or a recipe
+    Build(Box<build::BuildArguments>),
     /// List all templates
     List,
     /// Show a template's layers and defaults
@@ -56,8 +61,12 @@ enum TemplateCommand {
     },
     /// Compare every stored layer with its digest
     Check,
-    /// Remove layers that no template uses, and what interrupted imports left behind
-    Gc,
+    /// Remove layers that no template uses, and what interrupted imports and builds left behind
+    Gc {
+        /// Forget all steps of builds; otherwise those stay that were used within a week
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 #[derive(Args, Debug)]
@@ -92,8 +101,12 @@ struct ImportArguments {
 pub(crate) fn main(arguments: TemplateArguments) -> ExitCode {
     let is_json = arguments.json;
     let outcome = DataDirectory::open(arguments.data_dir.as_deref())
-        .and_then(|data| Store::open(&data, LOCAL_PROJECT))
-        .and_then(|store| execute(&store, arguments.command));
+        .and_then(|data| Store::open(&data, LOCAL_PROJECT).map(|store| (data, store)))
+        .map_err(Unsuccessful::from)
+        .and_then(|(data, store)| match arguments.command {
+            TemplateCommand::Build(arguments) => build::build(&data, &store, *arguments, is_json),
+            command => execute(&store, command).map_err(Into::into),
+        });
     match outcome {
         Ok(done) => {
             let text = if is_json { report::object(done.fields) } else { visible(&done.text) };
@@ -102,14 +115,30 @@ pub(crate) fn main(arguments: TemplateArguments) -> ExitCode {
                 Err(_) => ExitCode::from(OUR_FAILURE),
             }
         }
-        Err(problem) if is_json => {
-            println!("{}", json!({"schema": SCHEMA, "error": problem}));
-            ExitCode::from(OUR_FAILURE)
+        Err(Unsuccessful { problem, mut fields, code }) if is_json => {
+            fields["schema"] = SCHEMA.into();
+            fields["error"] = json!(problem);
+            println!("{fields}");
+            ExitCode::from(code)
         }
-        Err(problem) => {
+        Err(Unsuccessful { problem, code, .. }) => {
             eprint!("{}", problem_text(&problem));
-            ExitCode::from(OUR_FAILURE)
+            ExitCode::from(code)
         }
+    }
+}
+
+/// What is printed instead, if it can't be done.
+struct Unsuccessful {
+    problem: Problem,
+    /// Of the JSON object, beside the problem.
+    fields: Value,
+    code: u8,
+}
+
+impl From<Problem> for Unsuccessful {
+    fn from(problem: Problem) -> Self {
+        Self { problem, fields: json!({}), code: OUR_FAILURE }
     }
 }
 
@@ -129,11 +158,12 @@ impl Done {
 fn execute(store: &Store, command: TemplateCommand) -> Result<Done, Problem> {
     match command {
         TemplateCommand::Import(arguments) => bring(store, *arguments),
+        TemplateCommand::Build(_) => unreachable!("the caller does it"),
         TemplateCommand::List => report::list(store),
         TemplateCommand::Show { name } => report::show(store, &name),
         TemplateCommand::Rm { name } => remove(store, &name),
         TemplateCommand::Check => check(store),
-        TemplateCommand::Gc => collect(store),
+        TemplateCommand::Gc { all } => collect(store, if all { CacheRest::Nothing } else { CacheRest::Used }),
     }
 }
 
@@ -240,11 +270,11 @@ fn check(store: &Store) -> Result<Done, Problem> {
     Ok(Done { text, fields, code })
 }
 
-fn collect(store: &Store) -> Result<Done, Problem> {
-    let Some(collected) = store.collect()? else {
+fn collect(store: &Store, cache: CacheRest) -> Result<Done, Problem> {
+    let Some(collected) = store.collect_with(cache)? else {
         return Err(Problem::new(
             Code::DataDirectory,
-            "an import is in progress, so nothing was removed",
+            "an import or a build is in progress, so nothing was removed",
             "run the command again when it has ended",
         ));
     };

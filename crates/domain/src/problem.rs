@@ -62,6 +62,8 @@ pub enum Code {
     GuestLost,
     /// An image to import is malformed, hostile, too large or not what was promised.
     InvalidImage,
+    /// A step of a build failed.
+    BuildFailed,
     /// The data directory can't be used.
     DataDirectory,
     /// The changes of a scratch workspace could not be kept.
@@ -108,6 +110,7 @@ impl Code {
             Self::InvalidCwd => "invalid_cwd",
             Self::GuestLost => "guest_lost",
             Self::InvalidImage => "invalid_image",
+            Self::BuildFailed => "build_failed",
             Self::DataDirectory => "data_directory",
             Self::ChangesLost => "changes_lost",
             Self::Stream => "stream",

@@ -244,6 +244,8 @@ impl RawDefaults {
             command: self.cmd.unwrap_or_default(),
             ports,
             labels: self.labels.unwrap_or_default(),
+            start: None,
+            ready: None,
         };
         defaults.check().map_err(wrong)
     }

@@ -21,7 +21,7 @@ pub(crate) fn storage(what: &str, error: impl Into<io::Error>) -> Problem {
     let why = error.kind();
     let help = match Errno::from_io_error(&error) {
         Some(Errno::NOSPC | Errno::DQUOT) => {
-            "free space on the disk of the data directory, then import again; nothing is left of this import"
+            "free space on the disk of the data directory, then try again; nothing is left of this attempt"
         }
         Some(Errno::PERM | Errno::ACCESS | Errno::ROFS) => {
             "use a data directory on a disk that this user can write, or another one with --data-dir"

@@ -2,17 +2,27 @@
 
 mod attributes;
 mod below;
+mod changes;
+mod content;
+mod copy;
 mod entry_path;
 #[cfg(test)]
 mod fuzz;
 mod tree_digest;
 mod unpack;
+mod view;
 mod whiteout;
 mod writer;
+mod written;
 
 pub(crate) use below::Below;
 pub(crate) use tree_digest::{Contents, TreeDigest};
 pub(crate) use unpack::unpack;
+pub(crate) use written::{Content, Written, write};
+
+pub use content::GoOn;
+pub use copy::{Fate, Ignored, Placement, Selection};
+pub use view::{Beyond, ResolveError, Seen, View};
 
 use saggar_domain::template::Owners;
 use saggar_sandbox::STORE_IDS;

@@ -15,9 +15,12 @@ mod registry;
 mod source;
 mod store;
 mod tar;
+mod upload;
 
 pub use import::{Imported, Progress, Request, import};
+pub use layer::{Beyond, Fate, GoOn, Ignored, Placement, ResolveError, Seen, Selection, View};
 pub use limits::Limits;
 pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Pace, Reach, RegistryOptions};
 pub use source::{RegistryReference, Source};
-pub use store::{Checked, Collected, Finding, Removed, Rest, Store};
+pub use store::{Build, CacheRest, Checked, Collected, Finding, Made, Removed, Rest, Store};
+pub use upload::unpack_upload;

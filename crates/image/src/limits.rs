@@ -55,15 +55,20 @@ impl Budget {
         take(&mut self.contents, bytes).ok_or_else(|| too_large(limits))
     }
 
+    /// Names that are about to be read, before they are taken as entries.
+    pub(crate) fn listed(&self, count: u64) -> Result<(), Problem> {
+        if count <= self.entries { Ok(()) } else { Err(too_many(self.limits)) }
+    }
+
+    /// What is left of the size and of the entries.
+    pub(crate) fn left(&self) -> (u64, u64) {
+        (self.contents, self.entries)
+    }
+
     /// One entry.
     pub(crate) fn entry(&mut self, path_bytes: usize) -> Result<(), Problem> {
-        let entries_max = self.limits.entries_max;
-        take(&mut self.entries, 1).ok_or_else(|| {
-            refused(
-                format!("the image has more than {entries_max} entries"),
-                "import an image with fewer files, or raise --max-entries",
-            )
-        })?;
+        let limits = self.limits;
+        take(&mut self.entries, 1).ok_or_else(|| too_many(limits))?;
         take(&mut self.paths, path_bytes as u64).ok_or_else(|| {
             refused(
                 format!("the names of the image's files take more than {} MiB", PATHS_BYTES_MAX >> 20),
@@ -78,9 +83,16 @@ fn take(left: &mut u64, amount: u64) -> Option<()> {
     Some(())
 }
 
+fn too_many(limits: Limits) -> Problem {
+    refused(
+        format!("the image has more than {} entries", limits.entries_max),
+        "use an image with fewer files, or raise --max-entries",
+    )
+}
+
 fn too_large(limits: Limits) -> Problem {
     refused(
         format!("the image is larger than {} when uncompressed", ByteSize::from_bytes(limits.bytes_max)),
-        "import a smaller image, or raise --max-size",
+        "use a smaller image, or raise --max-size",
     )
 }

@@ -1,11 +1,12 @@
 //! The template store of one project on disk, and what changes it.
 //!
 //! ```text
-//! templates/PROJECT/lock          shared while something is imported, exclusive while layers are removed
+//! templates/PROJECT/lock          shared while something is imported or built, exclusive while layers are removed
 //!                   names.lock    exclusive while names and manifests change
 //!                   names/NAME/TAG
 //!                   manifests/HEX.json   shared lock: used by a live sandbox
 //!                   layers/HEX/   layer.json and tree/, immutable
+//!                   builds/HEX    what a step of a build made
 //!                   staging/      what isn't complete yet, and what is being removed
 //! ```
 //!
@@ -13,6 +14,8 @@
 //! bottom up and removed from the top down, each step by one rename or unlink, and made durable before the next. Whatever
 //! a killed process leaves is in `staging`, or is a layer or manifest that nothing leads to; [`Store::collect`] removes it.
 
+mod build;
+mod cache;
 mod check;
 mod collect;
 mod commit;
@@ -27,6 +30,8 @@ use rustix::io::Errno;
 use saggar_domain::Problem;
 use saggar_sandbox::{DataDirectory, Templates};
 
+pub use build::{Build, Made};
+pub use cache::CacheRest;
 pub use check::{Checked, Finding};
 pub use collect::Collected;
 pub(crate) use commit::Import;
@@ -43,6 +48,7 @@ pub struct Store {
     manifests: OwnedFd,
     names: OwnedFd,
     staging: OwnedFd,
+    builds: OwnedFd,
     root: OwnedFd,
 }
 
@@ -54,9 +60,9 @@ impl Store {
         let above = made(CWD, &data.path().join("templates")).map_err(fail)?;
         let root = made(above.as_fd(), Path::new(project)).map_err(fail)?;
         let part = |name: &str| made(root.as_fd(), Path::new(name)).map_err(fail);
-        let (layers, manifests, names, staging) =
-            (part("layers")?, part("manifests")?, part("names")?, part("staging")?);
-        Ok(Self { templates, layers, manifests, names, staging, root })
+        let (layers, manifests, names, staging, builds) =
+            (part("layers")?, part("manifests")?, part("names")?, part("staging")?, part("builds")?);
+        Ok(Self { templates, layers, manifests, names, staging, builds, root })
     }
 
     /// Reads and holds templates.

@@ -50,6 +50,8 @@ const LAYERS: &[Layer] = &[
     layer("sandbox", &["domain", "embed", "guest", "jail", "supervisor"], Allowed),
     // Parses hostile archives, and writes what sandboxes start from. The reading side is in `sandbox`, for the front.
     layer("image", &["domain", "sandbox"], Forbidden),
+    // Runs the steps of a recipe in sandboxes, and writes layers.
+    layer("build", &["domain", "sandbox", "image"], Forbidden),
     layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
         "runtime",
@@ -76,6 +78,7 @@ const LAYERS: &[Layer] = &[
             "egress",
             "sandbox",
             "image",
+            "build",
             "front",
             "conformance",
             "server",

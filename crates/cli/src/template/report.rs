@@ -1,5 +1,6 @@
 //! What `saggar template` prints. Names, variables and labels come out of images; the caller escapes them.
 
+use saggar_build::Built;
 use saggar_domain::template::{Dropped, Manifest};
 use saggar_domain::{Problem, TemplateName};
 use saggar_image::{Collected, Imported, Store};
@@ -107,6 +108,11 @@ pub(super) fn show(store: &Store, name: &TemplateName) -> Result<Done, Problem> 
     for port in &defaults.ports {
         text.push_str(&format!("port      {port}\n"));
     }
+    for (what, command) in [("start", &defaults.start), ("ready", &defaults.ready)] {
+        if let Some(command) = command {
+            text.push_str(&format!("{what:<9} {}\n", line(command)));
+        }
+    }
     for (label, value) in &defaults.labels {
         text.push_str(&format!("label     {}\n", line(&format!("{label}={value}"))));
     }
@@ -115,13 +121,16 @@ pub(super) fn show(store: &Store, name: &TemplateName) -> Result<Done, Problem> 
 }
 
 pub(super) fn collected(collected: Collected) -> String {
-    let Collected { interrupted, templates, layers, in_use } = collected;
+    let Collected { interrupted, templates, layers, cached, in_use } = collected;
     let mut text = format!(
         "removed {}, {} and {} that nothing uses",
         counted(layers, "layer"),
         counted(templates, "template"),
         counted(interrupted, "interrupted import"),
     );
+    if cached > 0 {
+        text.push_str(&format!("; forgot {cached} steps of builds"));
+    }
     if in_use > 0 {
         let verb = if in_use == 1 { "is" } else { "are" };
         text.push_str(&format!("; {} without a name {verb} in use", counted(in_use, "template")));
@@ -133,6 +142,19 @@ pub(super) fn collected(collected: Collected) -> String {
 pub(super) fn counted(count: u64, what: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {what}{plural}")
+}
+
+pub(super) fn built(built: &Built) -> Done {
+    let Built { id, name, layers, bytes, steps, cached_steps, replaced } = built;
+    let mut text = format!(
+        "built {name}: {id}\n  {} in {}; {cached_steps} of {steps} steps cached\n",
+        size(*bytes),
+        counted(*layers as u64, "layer")
+    );
+    if let Some(replaced) = replaced {
+        text.push_str(&format!("  the name led to {replaced} before\n"));
+    }
+    Done::new(text, serde_json::to_value(built).expect("our own types have only text keys"))
 }
 
 fn sizes(manifest: &Manifest) -> String {

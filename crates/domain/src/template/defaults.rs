@@ -33,6 +33,12 @@ pub struct Defaults {
     pub ports: Vec<ExposedPort>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// A line for a shell: what a server starts in each new sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<String>,
+    /// A line for a shell: succeeds once what was started is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<String>,
 }
 
 impl Defaults {
@@ -53,6 +59,9 @@ impl Defaults {
             words.iter().try_for_each(|word| check_text(what, word))?;
         }
         check_count("exposed ports", self.ports.len())?;
+        for (what, line) in [("start command", &self.start), ("ready command", &self.ready)] {
+            line.iter().try_for_each(|line| check_text(what, line))?;
+        }
         if let Some(user) = &self.user {
             let is_user = (1..=USER_LEN_MAX).contains(&user.len())
                 && user.chars().all(|c| !c.is_control() && !c.is_whitespace() && c != '/');
@@ -92,9 +101,12 @@ impl<'de> Deserialize<'de> for Defaults {
             command: Vec<String>,
             ports: Vec<ExposedPort>,
             labels: BTreeMap<String, String>,
+            start: Option<String>,
+            ready: Option<String>,
         }
-        let Raw { env, cwd, user, entrypoint, command, ports, labels } = Raw::deserialize(deserializer)?;
-        Self { env, cwd, user, entrypoint, command, ports, labels }.check().map_err(de::Error::custom)
+        let Raw { env, cwd, user, entrypoint, command, ports, labels, start, ready } = Raw::deserialize(deserializer)?;
+        let defaults = Self { env, cwd, user, entrypoint, command, ports, labels, start, ready };
+        defaults.check().map_err(de::Error::custom)
     }
 }
 

@@ -96,12 +96,12 @@ pub struct LayerEntry {
     pub entries: u64,
 }
 
-/// The image that a template was imported from.
+/// The image that a template was imported from, or how it was built.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     pub source: ImageSource,
-    /// Of the image's configuration, which names its layers and defaults: what Docker calls the image's id.
+    /// Of the image's configuration, which names its layers and defaults: what Docker calls the image's id. Of the recipe, if it was built.
     pub config: ContentDigest,
     /// `linux/amd64`, or with a variant `linux/arm64/v8`.
     pub platform: String,
@@ -117,6 +117,8 @@ choice!(
         /// An archive written by `docker save`.
         Archive = "docker-archive",
         Registry = "registry",
+        /// No image: it was built here.
+        Build = "build",
     }
 );
 

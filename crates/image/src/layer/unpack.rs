@@ -128,7 +128,7 @@ fn fill<R: Input>(
     Ok((file.into(), hash.finalize().into()))
 }
 
-fn hash_zeroes(hash: &mut Sha256, mut count: u64, buffer: &mut [u8]) {
+pub(super) fn hash_zeroes(hash: &mut Sha256, mut count: u64, buffer: &mut [u8]) {
     buffer.fill(0);
     while count > 0 {
         let most = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));

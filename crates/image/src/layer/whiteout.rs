@@ -16,7 +16,7 @@ const PREFIX: &[u8] = b".wh.";
 const META_PREFIX: &[u8] = b".wh..wh.";
 const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
 /// Understood with `userxattr`.
-const OPAQUE: &str = "user.overlay.opaque";
+pub(super) const OPAQUE: &str = "user.overlay.opaque";
 
 /// What a name says about lower layers.
 #[derive(Debug, PartialEq, Eq)]

@@ -23,6 +23,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use saggar_domain::Problem;
 use saggar_domain::template::{Dropped, Taken};
+use sha2::{Digest, Sha256};
 
 use super::below::{Below, IMPLIED_MODE};
 use super::entry_path::EntryPath;
@@ -226,6 +227,25 @@ impl Writer {
         Ok(true)
     }
 
+    /// Says that something of a lower layer is gone, where this layer has nothing.
+    pub(super) fn whiteout(&mut self, path: &EntryPath, budget: &mut Budget) -> Result<(), Problem> {
+        let (parent, name) = self.place(path, budget)?;
+        if whiteout::make(parent.as_fd(), &name, self.ownership).map_err(io)? {
+            utimensat(&parent, name.as_slice(), &times((0, 0)), AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a directory was written.
+    pub(super) fn has_directory(&self, path: &EntryPath) -> bool {
+        *path != EntryPath::top() && self.directory_times.contains_key(path)
+    }
+
+    /// Hides what lower layers have in a directory of this one.
+    pub(super) fn opaque(&mut self, path: &EntryPath) -> Result<(), Problem> {
+        whiteout::make_opaque(self.open(path).map_err(io)?).map_err(io)
+    }
+
     /// Sets the times of directories. Nothing can be written afterwards.
     pub(super) fn finish(&mut self) -> Result<(), Problem> {
         self.latest = None;
@@ -356,6 +376,15 @@ fn wrong_path(why: &'static str) -> Problem {
 fn through_link(path: &EntryPath) -> Problem {
     let path = shown(path.as_bytes());
     refused(format!("the directory {path} is a symbolic link of the same layer, or is behind one"), HOSTILE)
+}
+
+/// Writes a whole file; returns the digest of its content.
+pub(super) fn write_all(file: &OwnedFd, content: &[u8]) -> Result<[u8; 32], Problem> {
+    let mut rest = content;
+    while !rest.is_empty() {
+        rest = &rest[rustix::io::write(file, rest).map_err(io)?..];
+    }
+    Ok(Sha256::digest(content).into())
 }
 
 fn times((seconds, nanos): (i64, u32)) -> Timestamps {

@@ -1,4 +1,4 @@
-//! Removes what nothing leads to: rests of killed imports, templates without a name, layers without a template.
+//! Removes what nothing leads to: rests of killed imports and builds, templates without a name, layers without a template or a cache record.
 //!
 //! Nothing is removed on a guess. If a name or a manifest can't be read, what it needs isn't known, and nothing is removed.
 
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::commit::REPLACED;
 use super::staging::{random_name, remove_tree};
-use super::{DIRECTORY, Lock, Store, listed};
+use super::{CacheRest, DIRECTORY, Lock, Store, listed};
 use crate::fail_point::pass;
 use crate::failure::storage;
 
@@ -26,6 +26,8 @@ pub struct Collected {
     /// Templates without a name.
     pub templates: u64,
     pub layers: u64,
+    /// Steps of builds that the cache had.
+    pub cached: u64,
     /// Templates without a name that a live sandbox uses; they are removed later.
     pub in_use: u64,
 }
@@ -37,8 +39,18 @@ impl Collected {
 }
 
 impl Store {
-    /// Removes everything that nothing leads to. `None`: an import is in progress, and nothing was removed.
+    /// Removes everything that nothing leads to. `None`: an import or a build is in progress, and nothing was removed.
     pub fn collect(&self) -> Result<Option<Collected>, Problem> {
+        self.collect_with(CacheRest::Used)
+    }
+
+    /// The same, but only if something was interrupted: most builds have nothing to remove, and reading all manifests takes time.
+    pub fn collect_interrupted(&self) -> Result<Option<Collected>, Problem> {
+        if listed(&self.staging)?.is_empty() { Ok(None) } else { self.collect() }
+    }
+
+    /// The same with a say in what becomes of the cache of builds.
+    pub fn collect_with(&self, cache: CacheRest) -> Result<Option<Collected>, Problem> {
         let Some(_layers) = self.lock(Lock::Layers, FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
         let _names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
         let fail = |errno: Errno| storage("what is left over can't be removed", errno);
@@ -61,7 +73,11 @@ impl Store {
             }
             used.extend(self.manifest(&id)?.layers().iter().map(|layer| layer.id.clone()));
         }
+        let (cached, removed) = self.tidy_cache(cache)?;
+        used.extend(cached);
+        collected.cached = removed;
         fsync(&self.manifests).map_err(fail)?;
+        fsync(&self.builds).map_err(fail)?;
         pass("collect/manifests");
         for name in listed(&self.layers)? {
             if LayerId::parse_hex(&name).is_some_and(|id| used.contains(&id)) {

@@ -28,14 +28,14 @@ pub(super) const REPLACED: &str = "replaced-";
 pub(crate) struct Import<'a> {
     store: &'a Store,
     staging: Staging,
-    _lock: OwnedFd,
+    lock: OwnedFd,
 }
 
 impl Store {
     /// Waits while layers are removed.
     pub(crate) fn begin(&self) -> Result<Import<'_>, Problem> {
         let lock = self.locked(Lock::Layers, FlockOperation::LockShared)?;
-        Ok(Import { store: self, staging: Staging::new(self)?, _lock: lock })
+        Ok(Import { store: self, staging: Staging::new(self)?, lock })
     }
 
     /// The record of a layer; `None` if the store doesn't have it.
@@ -64,6 +64,21 @@ impl Store {
 }
 
 impl Import<'_> {
+    /// The lock, for whoever needs the layers as long.
+    pub(super) fn lock(&self) -> std::io::Result<OwnedFd> {
+        self.lock.try_clone()
+    }
+
+    /// Where it writes.
+    pub(super) fn staged(&self) -> &OwnedFd {
+        self.staging.directory()
+    }
+
+    /// A directory there.
+    pub(super) fn stage(&self, name: &str) -> Result<OwnedFd, Problem> {
+        self.staging.make(name)
+    }
+
     /// A layer of the store that is as it was written; one that is damaged is none, and is replaced by [`Self::commit`].
     pub(crate) fn sound_layer(&self, id: &LayerId) -> Option<LayerRecord> {
         self.store.sound_layer(id).ok().map(|(record, _)| record)
@@ -129,8 +144,10 @@ impl Import<'_> {
     ) -> Result<Option<TemplateId>, Problem> {
         let fail = |errno: Errno| storage("the import can't be completed", errno);
         let store = self.store;
-        // One call for all files, instead of one for each.
-        syncfs(self.staging.directory()).map_err(fail)?;
+        if !layers.is_empty() {
+            // One call for all files, instead of one for each.
+            syncfs(self.staging.directory()).map_err(fail)?;
+        }
         pass("import/synced");
         for layer in layers {
             match renameat_with(
@@ -197,7 +214,7 @@ fn proof(id: &LayerId, content: &LayerId, blob: &ContentDigest) -> String {
 }
 
 /// Writes a file in one step, durably.
-fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<()> {
+pub(super) fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<()> {
     let beside = format!(".{}", random_name()?);
     let written = write_new(directory.as_fd(), &beside, content)
         .and_then(|()| renameat(directory, beside.as_str(), directory, name).map_err(Into::into));
@@ -209,7 +226,7 @@ fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<(
     fsync(directory).map_err(Into::into)
 }
 
-fn write_new(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_new(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> std::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut file = File::from(openat(directory, name, flags, Mode::from_raw_mode(0o600))?);
     file.write_all(content)?;

@@ -1,0 +1,376 @@
+//! Writes what a sandbox changed in its root as a layer.
+//!
+//! The upper layer of an overlay has everything that was written; hostile programs chose its names, depth and sizes. They are dead, and nothing in
+//! it is followed: every name is opened in its directory, without links, and the depth, the number of entries and the size are bounded.
+//!
+//! Left out: what the runtime itself put there (`/dev`, `/proc`, `/sys`, the files by which names are resolved, certificates of a managed
+//! network), device nodes, sockets, and marks of the overlay itself. A directory that is as it was below is written only if
+//! something in it is.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, openat2, readlinkat, statat};
+use rustix::io::Errno;
+use saggar_domain::Problem;
+use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bundle};
+
+use super::content::{self, GoOn};
+use super::entry_path::EntryPath;
+use super::view::{Beyond, ResolveError, View, is_opaque};
+use super::whiteout::is_whiteout;
+use super::writer::Writer;
+use super::{NOBODY, attributes};
+use crate::failure::{about, refused, shown, storage};
+use crate::limits::Budget;
+use crate::tar::{Entry, Kind};
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+/// Directories of the runtime, with everything in them.
+const OF_THE_RUNTIME: &[&[u8]] = &[b"dev", b"proc", b"sys"];
+/// Files that every sandbox gets anew.
+const NAME_FILES: &[&str] = &["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
+/// Longest bundle of certificates that is examined.
+const BUNDLE_MAX: u64 = 8 << 20;
+/// The overlay's own attributes. A program inside can't make one: the kernel gives them another name.
+const OVERLAY: &[u8] = b"user.overlay.";
+const PERMISSIONS: u32 = 0o7777;
+
+/// Writes the changes. `false`: there are none.
+pub(super) fn write(
+    changes: &RootChanges,
+    below: &View,
+    writer: &mut Writer,
+    budget: &mut Budget,
+    go_on: GoOn<'_>,
+) -> Result<bool, Problem> {
+    let withheld = Withheld::new(below)?;
+    let linked = HashMap::new();
+    let mut walk = Walk { changes, below, withheld, writer, budget, go_on, linked, is_changed: false };
+    let top = openat2(&changes.upper, ".", DIRECTORY, Mode::empty(), RESOLVE).map_err(unreadable)?;
+    let stat = rustix::fs::fstat(&top).map_err(unreadable)?;
+    let mut open = Vec::new();
+    walk.enter(Vec::new(), top, &stat, &mut open)?;
+    while let Some(level) = open.last_mut() {
+        let Some(name) = level.names.pop() else {
+            open.pop();
+            continue;
+        };
+        (walk.go_on)()?;
+        let path = joined(&level.path, &name);
+        walk.child(&path, &name, &mut open).map_err(|problem| match open.len() {
+            0 => problem,
+            _ => about(&format!("entry {}", shown(&path)), problem),
+        })?;
+    }
+    Ok(walk.is_changed)
+}
+
+struct Walk<'a> {
+    changes: &'a RootChanges,
+    below: &'a View,
+    withheld: Withheld,
+    writer: &'a mut Writer,
+    budget: &'a mut Budget,
+    go_on: GoOn<'a>,
+    /// The first name of each file that has several, by inode.
+    linked: HashMap<u64, Vec<u8>>,
+    is_changed: bool,
+}
+
+/// An open directory, and what is left of it: the last name is next.
+struct Level {
+    path: Vec<u8>,
+    directory: OwnedFd,
+    names: Vec<Vec<u8>>,
+    /// Not written yet.
+    pending: Option<Entry>,
+}
+
+impl Walk<'_> {
+    fn child(&mut self, path: &[u8], name: &[u8], open: &mut Vec<Level>) -> Result<(), Problem> {
+        let level = open.last().expect("the caller has just looked at it");
+        if OF_THE_RUNTIME.contains(&path) || self.withheld.files.iter().any(|file| file == path) {
+            return Ok(());
+        }
+        let stat = statat(&level.directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(unreadable)?;
+        if is_whiteout(&stat) {
+            // One that hides nothing is of no use.
+            if self.below.look(path).map_err(unreadable)?.is_some() {
+                self.flush(open)?;
+                self.budget.entry(path.len())?;
+                self.writer.whiteout(&parse(path)?, self.budget)?;
+            }
+            return Ok(());
+        }
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => {
+                let directory = openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE);
+                let directory = match directory {
+                    Err(Errno::ACCESS) => {
+                        self.unlock(level, name, 0o700)?;
+                        openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE)
+                    }
+                    other => other,
+                };
+                self.enter(path.to_vec(), directory.map_err(unreadable)?, &stat, open)
+            }
+            FileType::RegularFile if path == self.withheld.bundle => self.bundle(path, name, &stat, open),
+            FileType::RegularFile => self.file(path, name, &stat, open),
+            FileType::Symlink => {
+                let target = readlinkat(&level.directory, name, Vec::new()).map_err(unreadable)?.into_bytes();
+                let entry = self.entry(&stat, Vec::new());
+                self.flush(open)?;
+                self.budget.entry(path.len())?;
+                self.writer.link(&parse(path)?, &target, &entry, self.budget)
+            }
+            FileType::Fifo => {
+                let entry = self.entry(&stat, Vec::new());
+                self.flush(open)?;
+                self.budget.entry(path.len())?;
+                self.writer.fifo(&parse(path)?, &entry, self.budget)
+            }
+            FileType::CharacterDevice | FileType::BlockDevice | FileType::Socket | FileType::Unknown => {
+                self.writer.dropped.devices += 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Goes into a directory. It is written now if it differs from what is below.
+    fn enter(&mut self, path: Vec<u8>, directory: OwnedFd, stat: &Stat, open: &mut Vec<Level>) -> Result<(), Problem> {
+        let is_opaque = is_opaque(&directory);
+        let mut attributes = attributes::read(&directory).map_err(unreadable)?;
+        attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
+        let entry = self.entry(stat, attributes);
+        let below = self.below.look(&path).map_err(unreadable)?;
+        let is_same = match below.filter(|below| below.is_directory()) {
+            Some(below) => {
+                let ids = (self.below.id_inside(below.stat.st_uid), self.below.id_inside(below.stat.st_gid));
+                below.stat.st_mode & PERMISSIONS == entry.mode && ids == (entry.uid as u32, entry.gid as u32)
+            }
+            None => self.withheld.is_made_for_it(&path, &entry),
+        };
+        let mut names = Vec::new();
+        for entry in Dir::read_from(&directory).map_err(unreadable)? {
+            let name = entry.map_err(unreadable)?.file_name().to_bytes().to_vec();
+            if name != b"." && name != b".." {
+                names.push(name);
+                // They are all in memory at once.
+                self.budget.listed(names.len() as u64)?;
+            }
+        }
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        let is_kept = is_opaque || !is_same || !entry.attributes.is_empty();
+        if is_kept {
+            self.flush(open)?;
+            self.directory(&path, &entry)?;
+            if is_opaque && !path.is_empty() {
+                self.writer.opaque(&parse(&path)?)?;
+            }
+        }
+        open.push(Level { path, directory, names, pending: (!is_kept).then_some(entry) });
+        Ok(())
+    }
+
+    /// Writes the directories above what is about to be written.
+    fn flush(&mut self, open: &mut [Level]) -> Result<(), Problem> {
+        for level in open {
+            if let Some(entry) = level.pending.take() {
+                self.directory(&level.path, &entry)?;
+            }
+        }
+        self.is_changed = true;
+        Ok(())
+    }
+
+    fn directory(&mut self, path: &[u8], entry: &Entry) -> Result<(), Problem> {
+        self.is_changed = true;
+        self.budget.entry(path.len())?;
+        self.writer.directory(&parse(path)?, entry, self.budget)
+    }
+
+    fn file(&mut self, path: &[u8], name: &[u8], stat: &Stat, open: &mut [Level]) -> Result<(), Problem> {
+        self.flush(open)?;
+        self.budget.entry(path.len())?;
+        if stat.st_nlink > 1 {
+            if let Some(first) = self.linked.get(&stat.st_ino) {
+                return self.writer.hard_link(&parse(path)?, first, self.budget);
+            }
+            self.linked.insert(stat.st_ino, path.to_vec());
+        }
+        let source = self.open(open.last().expect("the file is in it"), name)?;
+        let size = stat.st_size as u64;
+        self.budget.content(size)?;
+        let mut attributes = attributes::read(&source).map_err(unreadable)?;
+        attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
+        let entry = self.entry(stat, attributes);
+        let target = self.writer.file(&parse(path)?, self.budget)?;
+        let (target, digest) = content::copy(&source, target, size, self.go_on)?;
+        self.writer.finish_file(&target, &entry, digest)
+    }
+
+    /// The bundle of certificates has the authority of this sandbox's network, which nobody may trust later. Without it, it may be the host's, which
+    /// the runtime put there; or else a program made it.
+    fn bundle(&mut self, path: &[u8], name: &[u8], stat: &Stat, open: &mut [Level]) -> Result<(), Problem> {
+        let level = open.last().expect("the file is in it");
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let open_own =
+            |path: &Vec<u8>| openat2(&self.changes.upper, path.as_slice(), flags, Mode::empty(), RESOLVE).ok();
+        let Some(own) = self.withheld.authorities.iter().find_map(open_own) else {
+            // The network of this sandbox is not a managed one.
+            return self.file(path, name, stat, open);
+        };
+        let own = read(File::from(own))?;
+        let content = without(read(self.open(level, name)?)?, &own);
+        let mut host = host_bundle();
+        if !host.is_empty() && !host.ends_with(b"\n") {
+            host.push(b'\n');
+        }
+        let same_below =
+            self.below.open(path).ok().and_then(|file| read(file).ok()).is_some_and(|below| below == content);
+        if content == host || content.is_empty() || same_below {
+            return Ok(());
+        }
+        let entry = self.entry(stat, Vec::new());
+        self.flush(open)?;
+        self.budget.entry(path.len())?;
+        self.budget.content(content.len() as u64)?;
+        let target = self.writer.file(&parse(path)?, self.budget)?;
+        let digest = super::writer::write_all(&target, &content)?;
+        self.writer.finish_file(&target, &entry, digest)
+    }
+
+    fn open(&self, level: &Level, name: &[u8]) -> Result<File, Problem> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let open = || openat2(&level.directory, name, flags, Mode::empty(), RESOLVE);
+        match open() {
+            Err(Errno::ACCESS) => {
+                self.unlock(level, name, 0o400)?;
+                open().map(File::from).map_err(unreadable)
+            }
+            other => other.map(File::from).map_err(unreadable),
+        }
+    }
+
+    /// Lets an ordinary user read what a program closed to everybody, which is theirs. Root needs no permission.
+    fn unlock(&self, level: &Level, name: &[u8], mode: u32) -> Result<(), Problem> {
+        // What is there is no link: the caller has looked, and nobody else can change it any more.
+        chmodat(&level.directory, name, Mode::from_raw_mode(mode), AtFlags::empty()).map_err(unreadable)
+    }
+
+    fn entry(&mut self, stat: &Stat, attributes: Vec<attributes::Attribute>) -> Entry {
+        let mut id = |id: u32| match self.changes.id_inside(id) {
+            Some(id) => u64::from(id),
+            None => {
+                self.writer.dropped.owners += 1;
+                u64::from(NOBODY)
+            }
+        };
+        Entry {
+            path: Vec::new(),
+            kind: Kind::Directory,
+            mode: stat.st_mode & PERMISSIONS,
+            uid: id(stat.st_uid),
+            gid: id(stat.st_gid),
+            modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
+            attributes,
+            attributes_unread: 0,
+        }
+    }
+}
+
+/// Where the runtime puts files of its own. Links of the image on the way are followed, as the runtime follows them.
+struct Withheld {
+    files: Vec<Vec<u8>>,
+    /// Two copies of the authority of a managed network.
+    authorities: Vec<Vec<u8>>,
+    bundle: Vec<u8>,
+}
+
+impl Withheld {
+    fn new(below: &View) -> Result<Self, Problem> {
+        let place = |path: &str| -> Result<Vec<u8>, Problem> {
+            let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+            match below.resolve(above.as_bytes(), Beyond::Stays) {
+                Ok(above) => Ok(joined(&above, name.as_bytes())),
+                Err(ResolveError::Errno(errno)) => Err(unreadable(errno)),
+                // The runtime could not put anything there.
+                Err(ResolveError::Outside | ResolveError::TooManyLinks) => Ok(path.as_bytes()[1..].to_vec()),
+            }
+        };
+        let authorities = [TRUST_OWN, TRUST_ADDED].map(place).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let mut files = NAME_FILES.iter().map(|path| path.as_bytes()[1..].to_vec()).collect::<Vec<_>>();
+        files.extend(authorities.clone());
+        Ok(Self { files, authorities, bundle: place(TRUST_BUNDLE)? })
+    }
+
+    /// Whether a directory that the image didn't have is one that the runtime makes for its own files.
+    fn is_made_for_it(&self, path: &[u8], entry: &Entry) -> bool {
+        let is_above = |file: &Vec<u8>| file.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/"));
+        let is_plain = (entry.uid, entry.gid, entry.mode) == (0, 0, 0o755);
+        let is_temporary = path == b"tmp" && (entry.uid, entry.gid, entry.mode) == (0, 0, 0o1777);
+        is_temporary || (is_plain && (self.files.iter().any(is_above) || is_above(&self.bundle)))
+    }
+}
+
+fn read(file: File) -> Result<Vec<u8>, Problem> {
+    let mut bytes = Vec::new();
+    file.take(BUNDLE_MAX).read_to_end(&mut bytes).map_err(|error| storage("certificates can't be read", error))?;
+    Ok(bytes)
+}
+
+/// Takes out every occurrence.
+fn without(mut text: Vec<u8>, part: &[u8]) -> Vec<u8> {
+    let part = part.trim_ascii();
+    while let Some(at) = (!part.is_empty()).then(|| find(&text, part)).flatten() {
+        let mut end = at + part.len();
+        while text.get(end) == Some(&b'\n') {
+            end += 1;
+        }
+        text.drain(at..end);
+    }
+    text
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    text.windows(part.len()).position(|window| window == part)
+}
+
+fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
+    if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
+}
+
+fn parse(path: &[u8]) -> Result<EntryPath, Problem> {
+    EntryPath::parse(path).map_err(|why| refused(format!("it {why}"), "let the step write fewer levels of directories"))
+}
+
+fn unreadable(errno: Errno) -> Problem {
+    storage("what the step changed can't be read", errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_taken_out_wherever_it_is() {
+        let own = b"-----BEGIN-----\nb\n-----END-----\n";
+        let other = b"-----BEGIN-----\na\n-----END-----\n";
+        for (text, left) in [
+            ([&other[..], own].concat(), other.to_vec()),
+            ([&own[..], other, own].concat(), other.to_vec()),
+            (other.to_vec(), other.to_vec()),
+            (own.to_vec(), Vec::new()),
+        ] {
+            assert_eq!(without(text, own), left);
+        }
+        assert_eq!(without(other.to_vec(), b"\n"), other);
+    }
+}

@@ -1,0 +1,154 @@
+//! How a build enters the store: each layer as soon as it is complete, then its cache record; at the end the manifest and the name.
+//!
+//! A layer is visible before anything leads to it, so a build that was killed leaves layers that [`Store::collect`] removes, unless the cache has
+//! them. No layer is removed while a build is in progress.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{RenameFlags, fsync, renameat_with, syncfs};
+use rustix::io::Errno;
+use saggar_domain::template::{Dropped, LayerEntry, LayerId, Manifest, TemplateId};
+use saggar_domain::{Problem, TemplateName, Timestamp};
+use saggar_sandbox::{HeldTemplate, RootChanges};
+
+use super::commit::Import;
+use super::staging::{random_name, remove_tree};
+use super::{Store, made};
+use crate::fail_point::pass;
+use crate::failure::storage;
+use crate::layer::{Content, GoOn, Ignored, Placement, Selection, View, Written, write};
+use crate::limits::{Budget, Limits};
+
+/// A build in progress. What it has written and nothing leads to is removed by a later collection.
+pub struct Build<'a> {
+    store: &'a Store,
+    import: Import<'a>,
+    budget: Budget,
+}
+
+/// A layer that a step made, and what was left out of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Made {
+    pub layer: LayerEntry,
+    pub dropped: Dropped,
+}
+
+impl Store {
+    /// Waits while layers are removed.
+    pub fn begin_build(&self, limits: Limits) -> Result<Build<'_>, Problem> {
+        Ok(Build { store: self, import: self.begin()?, budget: Budget::new(limits) })
+    }
+
+    /// The entry of a stored layer; `None` if the store doesn't have it, or can't use it.
+    pub(super) fn usable(&self, id: &LayerId) -> Option<LayerEntry> {
+        let record = self.layer(id).ok()??;
+        (record.owners == crate::layer::Ownership::here().record()).then(|| LayerEntry {
+            id: id.clone(),
+            bytes: record.archive.bytes,
+            entries: record.archive.entries,
+        })
+    }
+}
+
+impl Build<'_> {
+    pub fn store(&self) -> &Store {
+        self.store
+    }
+
+    /// Layers as a sandbox can start from them, or a view of them be made. They stay as long as this build.
+    pub fn hold(&self, name: &TemplateName, manifest: Manifest) -> Result<HeldTemplate, Problem> {
+        let lock = self.import.lock().map_err(|error| storage("the template store can't be locked", error))?;
+        self.store.templates().assemble(name, manifest, lock)
+    }
+
+    /// Lists what is to be copied: paths of a view, without links. What is too large is refused before it is read.
+    pub fn select(
+        &self,
+        from: &View,
+        sources: &[Vec<u8>],
+        ignored: Ignored<'_>,
+        go_on: GoOn<'_>,
+    ) -> Result<Selection, Problem> {
+        Selection::list(from, sources, ignored, &self.budget, go_on)
+    }
+
+    /// A layer with what a sandbox changed; `None` if that is nothing.
+    pub fn changes(&mut self, changes: &RootChanges, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
+        self.layer(&Content::Changes(changes), below, go_on)
+    }
+
+    /// A layer with copies.
+    pub fn copies(
+        &mut self,
+        from: &View,
+        selection: &Selection,
+        placement: &Placement<'_>,
+        below: &View,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<Made>, Problem> {
+        self.layer(&Content::Copies { from, selection, placement }, below, go_on)
+    }
+
+    /// A layer with a directory, given by its absolute path; `None` if it exists.
+    pub fn directory(&mut self, path: &str, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
+        self.layer(&Content::Directory(path), below, go_on)
+    }
+
+    /// Makes the result visible. Its layers must be in the store.
+    pub fn finish(
+        self,
+        manifest: &Manifest,
+        name: &TemplateName,
+        now: Timestamp,
+    ) -> Result<Option<TemplateId>, Problem> {
+        pass("build/finish");
+        let id = manifest.id();
+        // The usual case of a build that changed nothing. Writing the same again would wait for the disk.
+        let is_there = self.store.templates().name(name)?.is_some_and(|record| record.template == id);
+        if is_there && self.store.manifest(&id).is_ok() {
+            return Ok(None);
+        }
+        self.import.commit(&[], manifest, name, now)
+    }
+
+    fn layer(&mut self, content: &Content<'_>, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
+        let fail = |errno: Errno| storage("a layer can't be written", errno);
+        let staged = random_name().map_err(fail)?;
+        let place = self.import.stage(&staged)?;
+        let outcome = self.fill(&place, content, below, go_on);
+        let Ok(Written::Layer(record)) = outcome else {
+            // The error is the one to report; what is left is removed with everything else that is staged.
+            let _ = remove_tree(self.import.staged(), &staged);
+            return outcome.map(|_| None);
+        };
+        pass("build/written");
+        let document = serde_json::to_vec(&record).expect("our own types have only text keys");
+        super::commit::write_new(place.as_fd(), "layer.json", &document)
+            .map_err(|error| storage("a layer can't be written", error))?;
+        syncfs(&place).map_err(fail)?;
+        pass("build/synced");
+        let hex = record.id.hex();
+        match renameat_with(self.import.staged(), staged.as_str(), &self.store.layers, hex, RenameFlags::NOREPLACE) {
+            Ok(()) => fsync(&self.store.layers).map_err(fail)?,
+            // The same files were written before. Ours are removed with everything else that is staged.
+            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            Err(errno) => return Err(fail(errno)),
+        }
+        pass("build/layer");
+        let layer = LayerEntry { id: record.id, bytes: record.archive.bytes, entries: record.archive.entries };
+        Ok(Some(Made { layer, dropped: record.dropped }))
+    }
+
+    fn fill(
+        &mut self,
+        place: &OwnedFd,
+        content: &Content<'_>,
+        below: &View,
+        go_on: GoOn<'_>,
+    ) -> Result<Written, Problem> {
+        let tree =
+            made(place.as_fd(), Path::new("tree")).map_err(|errno| storage("a layer can't be written", errno))?;
+        write(content, below, tree, &mut self.budget, go_on)
+    }
+}
