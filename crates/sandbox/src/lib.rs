@@ -7,6 +7,8 @@ mod accounts;
 mod acting;
 mod allocator;
 mod answers;
+#[cfg(panic = "abort")]
+mod backtrace;
 mod borrowed;
 mod changes;
 mod data;
