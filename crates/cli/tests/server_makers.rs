@@ -4,13 +4,11 @@
 mod http;
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use http::{Server, command, eventually};
 use serde_json::{Value, json};
-
-/// How many workers are tried.
-const TRIES_MAX: usize = 8;
 
 /// A server that executes no runs itself, and one run for a worker.
 fn with_run() -> (Server, String) {
@@ -40,8 +38,14 @@ impl Drop for Worker {
 }
 
 fn worker(server: &Server, fails_at: &str) -> Worker {
+    worker_with(server, fails_at, None)
+}
+
+/// With a pipe by which it is held.
+fn worker_with(server: &Server, fails_at: &str, pipe: Option<&Path>) -> Worker {
     let mut worker = command(&["worker", "--pool-max", "0", "--data-dir"]);
     worker.arg(server.data()).env("FAIL_AT", fails_at).stdout(Stdio::null());
+    worker.envs(pipe.map(|pipe| ("FAIL_UNTIL", pipe)));
     Worker(worker.spawn().expect("the binary was built"))
 }
 
@@ -85,45 +89,25 @@ fn what_nobody_asks_for_again_is_settled_by_the_server() {
     assert!(with.ends_with(shown["sandbox_id"].as_str().expect("it had one")), "{shown}");
 }
 
-/// A worker that is stopped while it creates a sandbox, and that sandbox. Stopped and not dead, it keeps its lock. If it was
-/// stopped in the middle of a commit, the server ends it, because everything else waits for that commit; then another is
-/// tried.
-fn stopped_over_a_sandbox() -> (Server, String, Worker, String) {
-    for _ in 0..TRIES_MAX {
-        let (server, run) = with_run();
-        let mut slow = worker(&server, "stop create/ready");
-        let mut left = String::new();
-        eventually("it is at it, or was ended", || {
-            let rows = server.get("/api/v1/sandboxes?state=creating").expect(200);
-            left = rows["items"][0]["id"].as_str().unwrap_or_default().to_owned();
-            slow.0.try_wait().expect("our own child").is_some() || (!left.is_empty() && is_stopped(&slow.0))
-        });
-        if slow.0.try_wait().expect("our own child").is_none() {
-            return (server, run, slow, left);
-        }
-    }
-    panic!("each of {TRIES_MAX} workers was stopped in the middle of a commit");
-}
-
 #[test]
 fn a_server_that_starts_leaves_alone_what_a_worker_is_making() {
-    let (mut server, run, slow, left) = stopped_over_a_sandbox();
+    let (mut server, run) = with_run();
+    let pipe = server.data().join("held");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it is installed").success());
+    // Held while it creates a sandbox, it keeps its lock.
+    let _slow = worker_with(&server, "wait create/ready", Some(&pipe));
+    assert_eq!(std::fs::read_to_string(&pipe).expect("it is there"), "reached");
+    let rows = server.get("/api/v1/sandboxes?state=creating").expect(200);
+    let left = rows["items"][0]["id"].as_str().expect("it is at it").to_owned();
     server.kill();
     server.begin();
     let row = format!("/api/v1/sandboxes/{left}");
     assert_eq!(server.get(&row).expect(200)["state"], "creating");
-    rustix::process::kill_process(rustix::process::Pid::from_child(&slow.0), rustix::process::Signal::CONT)
-        .expect("our own child");
+    std::fs::write(&pipe, "go on").expect("the worker reads it");
     let mut shown = Value::Null;
     eventually("the run is finished", || {
         shown = server.get(&format!("/api/v1/runs/{run}")).expect(200);
         shown["state"] == "finished"
     });
     assert_eq!(shown["sandbox_id"], left.as_str());
-}
-
-/// Whether a process is stopped.
-fn is_stopped(child: &Child) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).expect("not reaped yet");
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }

@@ -1,8 +1,8 @@
 //! Fail points: named places between two steps, at which a test can make this process die or panic.
 //!
 //! Release builds have none. In a debug build the variable `FAIL_AT` names a point and an action: `kill create/row`
-//! ends the process with SIGKILL, `stop create/row` stops it, `panic keys/list` panics each time. `wait rekey/added` holds that one thread:
-//! it writes to the named pipe `FAIL_UNTIL`, and goes on when something was written to it.
+//! ends the process with SIGKILL, `panic keys/list` panics each time. `wait rekey/added` holds that one thread: it writes
+//! to the named pipe `FAIL_UNTIL`, and goes on when something was written to it.
 
 /// A place between two steps.
 #[inline]
@@ -26,8 +26,6 @@ mod injected {
                 // Nothing runs after it: no destructor, no other thread.
                 let _ = kill_process(getpid(), Signal::KILL);
             },
-            // It is stopped until it gets SIGCONT.
-            Some(("stop", at)) if at == point => kill_process(getpid(), Signal::STOP).unwrap_or_default(),
             Some(("wait", at)) if at == point => wait(),
             Some(("panic", at)) if at == point => panic!("a test wants a panic at {point}"),
             Some(_) | None => {}
