@@ -8,6 +8,7 @@
 
 mod attach;
 mod bytes;
+mod changes;
 #[cfg(feature = "client")]
 pub mod client;
 mod code;
@@ -38,6 +39,7 @@ mod volume;
 
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
+pub use changes::{AppliedChange, AppliedChanges, ApplyChanges, ChangeList, SandboxChange, SkippedChange};
 pub use code::Code;
 pub use environment::Environment;
 pub use event::{EventList, EventsQuery, PauseReason, SandboxEvent, SandboxEventBody};

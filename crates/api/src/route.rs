@@ -63,6 +63,12 @@ pub const FILES_WATCH: &str = "/api/v1/sandboxes/{id}/files/watch";
 pub const FILES_TREE: &str = "/api/v1/sandboxes/{id}/files/tree";
 /// Create a URL that works without a key.
 pub const FILES_SIGN: &str = "/api/v1/sandboxes/{id}/files/sign";
+/// What a sandbox changed in its workspace.
+pub const CHANGES: &str = "/api/v1/sandboxes/{id}/changes";
+/// Apply changes to the host's directory.
+pub const CHANGES_APPLY: &str = "/api/v1/sandboxes/{id}/changes/apply";
+/// Forget changes.
+pub const CHANGES_DROP: &str = "/api/v1/sandboxes/{id}/changes/drop";
 /// A port of a sandbox, without a path.
 pub const PORT: &str = "/api/v1/sandboxes/{id}/ports/{port}";
 /// The root of a port of a sandbox.

@@ -4,7 +4,7 @@ use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
     ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
-    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount,
+    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount, WorkspaceName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -64,6 +64,11 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::StoragePlace>)]
     pub storage: Option<Storage>,
+    /// A directory of the server's host, by the name that the operator gave it, at /workspace. It is mounted copy-on-write: what programs
+    /// change is kept when the sandbox ends, and changes the directory only when it is applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::WorkspaceName>)]
+    pub workspace: Option<WorkspaceName>,
     /// Volumes of the project, each at a path of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::VolumeMountShape>, max_items = 16)]

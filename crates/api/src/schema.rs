@@ -66,6 +66,8 @@ stand_ins! {
     Verdict => choice("Whether a connection or a request was allowed", saggar_domain::net::Verdict::ALL.iter().map(|one| one.as_str()));
     /// A network rule.
     NetworkRule => rule();
+    /// A workspace's name.
+    WorkspaceName => text("The name of a directory of the operator's", r"^[a-z0-9][a-z0-9._-]{0,63}$", "site");
     /// A volume's id.
     VolumeId => text("The id of a volume", r"^vol_[a-z2-7]{26}$", "vol_d3xp67dqheak6zygmmwjfuhq5f");
     /// A volume's name.

@@ -52,7 +52,7 @@ pub use life::{DeadlineAction, RunState, SandboxState};
 pub use limit::{DraftLimits, Limit, LimitName, Limits};
 pub use mode::{Access, FsMode, NetworkMode, Sharing, Storage, Template, Tier, User};
 pub use mount::Mount;
-pub use name::{BootId, ProjectName, TemplateName};
+pub use name::{BootId, ProjectName, TemplateName, WorkspaceName};
 pub use path::{GuestPath, HostPath, ProtectedPath};
 pub use problem::{Code, Problem};
 pub use public_ports::PublicPorts;

@@ -67,6 +67,10 @@ name!(
     ProjectName, is_line, "a name of 1 to 64 characters on one line"
 );
 name!(
+    /// A directory of the host that the operator of a server lets sandboxes use.
+    WorkspaceName, is_slug, "a workspace's name of 1 to 64 lower-case letters, digits, '.', '_' and '-'"
+);
+name!(
     /// A boot of the host, by the kernel's `boot_id`. No sandbox outlives its boot.
     BootId, is_uuid, "a boot id"
 );

@@ -123,6 +123,7 @@ pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<
             idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
         },
         auto_resume: create.auto_resume,
+        workspace: create.workspace.clone(),
         spec: create.into_spec(),
     })
 }
@@ -333,6 +334,30 @@ pub fn key(key: store::ApiKey) -> Result<api::Key, Refusal> {
         expires_at: key.expires_at.map(time),
         revoked_at: key.revoked_at.map(time),
     })
+}
+
+/// What a sandbox changed, in the API's format.
+pub fn changes(kept: saggar_runtime::KeptChanges) -> api::ChangeList {
+    let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let items = kept.entries.into_iter().map(|entry| api::SandboxChange {
+        path: entry.path.to_string(),
+        change: word(serde_json::json!(entry.change)),
+        kind: word(serde_json::json!(entry.kind)),
+        size: entry.size,
+        changed_on_host: entry.changed_on_host,
+    });
+    let skipped = kept.skipped.into_iter().map(|one| api::SkippedChange { path: one.path.to_string(), why: one.why });
+    api::ChangeList { items: items.collect(), skipped: skipped.collect() }
+}
+
+/// The outcome of applying changes, in the API's format.
+pub fn applied(applied: Vec<saggar_runtime::AppliedChange>) -> api::AppliedChanges {
+    let item = |one: saggar_runtime::AppliedChange| api::AppliedChange {
+        path: one.path,
+        applied: one.refused.is_none(),
+        reason: one.refused,
+    };
+    api::AppliedChanges { items: applied.into_iter().map(item).collect() }
 }
 
 /// A volume in the API's format.

@@ -32,7 +32,10 @@ pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use ports::OpenPort;
-pub use sandboxes::{Adopted, Created, ExecView, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes, StoredExec, Upkeep};
+pub use sandboxes::{
+    Adopted, AppliedChange, Created, ExecView, KeptChanges, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes,
+    StoredExec, Upkeep, Workspaces,
+};
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};

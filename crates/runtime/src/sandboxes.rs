@@ -27,6 +27,7 @@ mod strangers;
 mod template;
 mod upkeep;
 mod watch;
+mod workspace;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,7 @@ pub(crate) use look::RUN_LABEL;
 pub use look::{ExecView, StoredExec};
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
+pub use workspace::{AppliedChange, KeptChanges, Workspaces};
 
 use crate::egress;
 use crate::fault::Fault;

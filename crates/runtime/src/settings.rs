@@ -6,7 +6,7 @@ use std::time::Duration;
 use saggar_domain::net::EgressMaxima;
 use saggar_domain::{ByteSize, TemplateName};
 
-use crate::sandboxes::PoolSize;
+use crate::sandboxes::{PoolSize, Workspaces};
 use crate::volumes::VolumeLimits;
 
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Settings {
     pub public_templates: Vec<TemplateName>,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
+    /// Directories of the host that sandboxes may use.
+    pub workspaces: Workspaces,
     /// How much of the disk volumes may take.
     pub volumes: VolumeLimits,
     /// How much of a managed network a sandbox may ask for.

@@ -10,7 +10,9 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use saggar_domain::{Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode, Problem, Spec, TerminalSize};
+use saggar_domain::{
+    Code, Denial, DenialCode, EventBody, ExecStatus, NetworkMode, Problem, SandboxId, Spec, TerminalSize,
+};
 use saggar_guest::ToGuest;
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Rule, Signals};
@@ -181,33 +183,16 @@ impl Prepared {
 
     /// Keeps the changes of a scratch workspace. A failure is an error of the exec, because the caller relies on them.
     fn keep_changes(&self, data: &DataDirectory, ids: &Ids, layer: &OwnedFd, signals: &Signals, report: &mut Report) {
-        let Some(Scratch { workspace, started_ns, protect }) = &self.scratch else { return };
+        let Some(scratch) = &self.scratch else { return };
         let deadline = Instant::now() + COLLECT_PATIENCE;
         let go_on = || match signals.next() {
             Ok(Some(signal)) if signal != libc::SIGWINCH => Err(Errno::CANCELED),
             _ if Instant::now() >= deadline => Err(Errno::TIMEDOUT),
             _ => Ok(()),
         };
-        let kept = Pending::begin(data, &ids.sandbox).and_then(|mut pending| {
-            collect(layer, workspace, *started_ns, &mut pending, &go_on)?;
-            // Searched again when they are applied; errors are reported then.
-            let of_git = git::examine(workspace).map(|found| found.paths).unwrap_or_default();
-            let protected = protect.iter().chain(&of_git).map(|path| path.as_str().to_owned()).collect();
-            pending.finish(&ids.sandbox, workspace, protected)
-        });
-        match kept {
+        match keep(data, &ids.sandbox, scratch, layer, &go_on) {
             Ok(count) => report.changes_kept = Some(count),
-            Err(error) => {
-                let why = match Errno::from_io_error(&error) {
-                    Some(Errno::CANCELED) => "a signal came while they were collected".to_owned(),
-                    Some(Errno::TIMEDOUT) => format!("collecting them took longer than {COLLECT_PATIENCE:?}"),
-                    _ => error.kind().to_string(),
-                };
-                let problem = Problem::new(
-                    Code::ChangesLost,
-                    format!("the sandbox's changes can't be kept: {why}"),
-                    "check the space and permissions of the data directory, and run it again",
-                );
+            Err(problem) => {
                 report.error.get_or_insert(problem);
             }
         }
@@ -287,6 +272,48 @@ impl Prepared {
         }
         Ok(Seen { outcome, denials, traffic, asked, layer })
     }
+}
+
+/// The same for a held sandbox, which nobody waits for at a terminal.
+pub(crate) fn keep_held(
+    data: &DataDirectory,
+    sandbox: &SandboxId,
+    scratch: &Scratch,
+    layer: &OwnedFd,
+) -> Result<u64, Problem> {
+    let deadline = Instant::now() + COLLECT_PATIENCE;
+    let go_on = || if Instant::now() >= deadline { Err(Errno::TIMEDOUT) } else { Ok(()) };
+    keep(data, sandbox, scratch, layer, &go_on)
+}
+
+/// Keeps the changes in the layer of a dead sandbox, and returns their number.
+fn keep(
+    data: &DataDirectory,
+    sandbox: &SandboxId,
+    scratch: &Scratch,
+    layer: &OwnedFd,
+    go_on: &dyn Fn() -> Result<(), Errno>,
+) -> Result<u64, Problem> {
+    let Scratch { workspace, started_ns, protect } = scratch;
+    let kept = Pending::begin(data, sandbox).and_then(|mut pending| {
+        collect(layer, workspace, *started_ns, &mut pending, go_on)?;
+        // Searched again when they are applied; errors are reported then.
+        let of_git = git::examine(workspace).map(|found| found.paths).unwrap_or_default();
+        let protected = protect.iter().chain(&of_git).map(|path| path.as_str().to_owned()).collect();
+        pending.finish(sandbox, workspace, protected)
+    });
+    kept.map_err(|error| {
+        let why = match Errno::from_io_error(&error) {
+            Some(Errno::CANCELED) => "a signal came while they were collected".to_owned(),
+            Some(Errno::TIMEDOUT) => format!("collecting them took longer than {COLLECT_PATIENCE:?}"),
+            _ => error.kind().to_string(),
+        };
+        Problem::new(
+            Code::ChangesLost,
+            format!("the sandbox's changes can't be kept: {why}"),
+            "check the space and permissions of the data directory, and run it again",
+        )
+    })
 }
 
 /// Sends the request to run the program.

@@ -31,7 +31,7 @@ use crate::ids::policy_hash;
 use crate::plan::Life;
 use crate::prepare::{Order, Prepared, clean_up, failed, prepare};
 use crate::resolve::{ImageUser, resolve_for};
-use crate::run::{open_network, without_links};
+use crate::run::{keep_held, open_network, without_links};
 use crate::templates::{LOCAL_PROJECT, Templates};
 use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
@@ -86,6 +86,8 @@ struct Supervised {
     prepared: Prepared,
     socket: ControlSocket,
     hold: Hold,
+    /// What a scratch workspace's changes are in.
+    layer: Option<OwnedFd>,
 }
 
 impl Supervised {
@@ -123,7 +125,8 @@ impl Supervised {
             None => Ok((jailed, channel)),
         });
         match (entered, socket) {
-            (Ok((jailed, channel)), Some((socket, listener))) => {
+            (Ok((mut jailed, channel)), Some((socket, listener))) => {
+                let layer = jailed.layer.take();
                 let hold = Hold::new(Holding {
                     sandbox_id: sandbox.clone(),
                     policy_hash: policy_hash(&spec).to_string(),
@@ -140,7 +143,7 @@ impl Supervised {
                     terms: start.terms,
                     is_pooled: start.is_pooled,
                 });
-                Ok(Self { data, sandbox, prepared, socket, hold })
+                Ok(Self { data, sandbox, prepared, socket, hold, layer })
             }
             (entered, socket) => {
                 if let Some((socket, _)) = socket {
@@ -158,8 +161,15 @@ impl Supervised {
     /// Holds it, and cleans up: the tree, the cgroups, the placeholders, the record; then writes the final report, and
     /// removes the socket last.
     fn hold(self) -> ExitCode {
-        let Self { data, sandbox, prepared, socket, hold } = self;
+        let Self { data, sandbox, prepared, socket, hold, layer } = self;
         let mut held = hold.run();
+        // Before its record goes: half-kept changes of a record that exists are found.
+        if let (Some(scratch), Some(layer), Some(_)) = (&prepared.scratch, &layer, &held.reaped)
+            && let Err(problem) = keep_held(&data, &sandbox, scratch, layer)
+        {
+            held.last_word.error.get_or_insert(problem);
+        }
+        drop(layer);
         let removed = held.group.take().map_or(Ok(()), Group::remove);
         match removed {
             Ok(()) if held.reaped.is_some() => {

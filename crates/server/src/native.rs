@@ -3,6 +3,7 @@
 
 mod archive;
 mod attach;
+mod changes;
 mod content;
 mod events;
 mod exec_stream;
@@ -45,6 +46,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         files::resource,
         content::resource,
         watch::resource,
+        changes::resource,
         tree::resource,
         runs::resource,
         journal::resource,

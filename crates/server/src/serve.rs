@@ -157,6 +157,7 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         allow_host_network: config.sandboxes.allow_host_network,
         public_templates: config.sandboxes.public_templates.clone(),
         disk_storage_max: config.sandboxes.disk_storage_max,
+        workspaces: config.workspaces.workspaces.iter().map(|one| (one.name.clone(), one.path.clone())).collect(),
         volumes: VolumeLimits {
             count_max: config.volumes.volumes_max,
             bytes_max: config.volumes.volumes_bytes_max,

@@ -17,6 +17,7 @@ mod show;
 mod storage;
 mod value;
 mod volumes;
+mod workspaces;
 
 use std::path::{Path, PathBuf};
 
@@ -34,6 +35,7 @@ pub(crate) use shared::SharedSettings;
 pub use show::Shown;
 pub use storage::StorageSettings;
 pub use volumes::VolumeSettings;
+pub use workspaces::WorkspaceSettings;
 
 macro_rules! sections {
     ($($name:ident: $section:ty,)+) => {
@@ -62,6 +64,7 @@ sections! {
     storage: StorageSettings,
     sandboxes: SandboxSettings,
     volumes: VolumeSettings,
+    workspaces: WorkspaceSettings,
     runs: RunsSettings,
     e2b: E2bSettings,
     limits: LimitSettings,

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
-use saggar_domain::{ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User};
+use saggar_domain::{
+    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User, WorkspaceName,
+};
 
 use super::place::Place;
 use saggar_front::{SpecFlags, env_entry, template_name, user};
@@ -167,6 +169,9 @@ pub(crate) struct CreateArguments {
     /// Template the filesystem starts from [default: base]
     #[arg(long, value_name = "NAME", value_parser = template_name)]
     pub(crate) template: Option<TemplateName>,
+    /// Directory of the server's host, by the name that its operator gave it; mounted copy-on-write at /workspace
+    #[arg(long, value_name = "NAME", value_parser = workspace_name)]
+    pub(crate) workspace: Option<WorkspaceName>,
     /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
@@ -342,6 +347,12 @@ fn project_name(text: &str) -> Result<ProjectName, String> {
 fn state(text: &str) -> Result<SandboxState, String> {
     let names: Vec<&str> = SandboxState::ALL.iter().map(|state| state.as_str()).collect();
     SandboxState::parse(text).ok_or_else(|| format!("choose one of: {}", names.join(", ")))
+}
+
+fn workspace_name(text: &str) -> Result<WorkspaceName, String> {
+    WorkspaceName::parse(text).ok_or_else(|| {
+        "not a workspace's name: the server's operator names directories, and clients no path".to_owned()
+    })
 }
 
 fn on_timeout(text: &str) -> Result<DeadlineAction, String> {

@@ -43,6 +43,7 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
 fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> {
     Ok(CreateSandbox {
         template: arguments.template.unwrap_or_default(),
+        workspace: arguments.workspace,
         labels: collected(arguments.labels)?,
         ttl: arguments.ttl,
         on_timeout: arguments.on_timeout.unwrap_or_default(),

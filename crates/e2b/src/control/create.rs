@@ -135,6 +135,7 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
             volumes,
             ..Draft::default()
         },
+        workspace: None,
         labels: wire::labels(metadata.iter().map(|(name, value)| (name.as_str(), value.as_str())))?,
         terms: NewTerms {
             ttl: asked.timeout.map_or(server.settings.default_ttl, Duration::from_secs),

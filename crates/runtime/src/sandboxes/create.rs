@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use saggar_domain::{
     Code, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts,
-    SandboxId, Spec, Timestamp, User,
+    SandboxId, Spec, Timestamp, User, WorkspaceName,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
@@ -31,6 +31,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct NewSandbox {
     /// What it is to be. Nothing of the host: that is refused.
     pub spec: Draft,
+    /// A directory of the operator's, mounted copy-on-write.
+    pub workspace: Option<WorkspaceName>,
     pub labels: Labels,
     pub terms: NewTerms,
     /// Whether traffic resumes it while it is paused.
@@ -62,7 +64,7 @@ impl Sandboxes {
         idempotency: Option<Idempotency>,
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
-        let new = self.within_maxima(new)?;
+        let new = self.with_workspace(self.within_maxima(new)?)?;
         let (this, project) = (self.clone(), permit.project().clone());
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
@@ -413,13 +415,6 @@ impl Plan {
     /// Everything that can be refused before anything exists is refused here.
     fn make(sandboxes: &Sandboxes, project: &ProjectId, new: &NewSandbox) -> Result<Self, Fault> {
         let settings = sandboxes.settings();
-        if let Some(name) = new.spec.host_field() {
-            return Err(refuse(
-                Code::InvalidValue,
-                format!("{name} refers to files of the host, which sandboxes of a server can't use"),
-                "leave it out, and copy the files into the sandbox",
-            ));
-        }
         if new.spec.network == Some(NetworkMode::Host) && !settings.allow_host_network {
             return Err(refuse(
                 Code::UnsupportedCapability,
@@ -446,6 +441,6 @@ impl Plan {
     }
 }
 
-fn refuse(code: Code, message: String, help: &str) -> Fault {
+pub(super) fn refuse(code: Code, message: String, help: &str) -> Fault {
     Fault::Refused(Problem::new(code, message, help))
 }

@@ -162,6 +162,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         allow_host_network: false,
         public_templates: Vec::new(),
         disk_storage_max: None,
+        workspaces: Default::default(),
         volumes: saggar_runtime::VolumeLimits {
             count_max: 0,
             bytes_max: None,

@@ -104,6 +104,7 @@ impl Server {
             allow_host_network: false,
             public_templates: Vec::new(),
             disk_storage_max: None,
+            workspaces: Default::default(),
             volumes: saggar_runtime::VolumeLimits {
                 count_max: 0,
                 bytes_max: None,
@@ -203,6 +204,7 @@ pub fn plain() -> NewSandbox {
 pub fn with_spec(spec: Draft) -> NewSandbox {
     NewSandbox {
         spec,
+        workspace: None,
         labels: Labels::default(),
         terms: NewTerms { ttl: Duration::from_secs(60), then: DeadlineAction::Kill, idle_timeout: None },
         auto_resume: false,

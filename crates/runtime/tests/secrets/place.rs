@@ -77,6 +77,7 @@ pub async fn open(data: &Path, key_path: PathBuf, store: Store) -> Project {
         allow_host_network: false,
         public_templates: Vec::new(),
         disk_storage_max: None,
+        workspaces: Default::default(),
         volumes: saggar_runtime::VolumeLimits {
             count_max: 0,
             bytes_max: None,

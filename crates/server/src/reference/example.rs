@@ -17,7 +17,8 @@ pub(super) const PREPARATION: &str = r#"## Examples
 The examples use `curl` and these variables. Start a server, and give its key to the shell:
 
 ```console
-$ saggar serve --volumes-bytes-max 1G
+$ mkdir site && echo one > site/page
+$ saggar serve --volumes-bytes-max 1G --workspaces site=$PWD/site
 API key (shown this once): sgr_nOn3AYEhZRz4CzVJhQpGdX4kTZoxm8ORX_BzsU1yHLw
 ...
 $ export SAGGAR_API_KEY=sgr_nOn3AYEhZRz4CzVJhQpGdX4kTZoxm8ORX_BzsU1yHLw
@@ -201,6 +202,15 @@ hello"#,
 []"#,
     ),
     run("removeSecret", r#"curl -sf -H "$auth" -X DELETE "$api/secrets/openai?force=true""#),
+    run(
+        "listChanges",
+        r#"site=$(curl -sf -H "$auth" --json '{"workspace": "site"}' $api/sandboxes | pick id)
+curl -sf -H "$auth" --json '{"command": "echo two > page; echo new > other"}' $api/sandboxes/$site/execs
+curl -sf -H "$auth" -X DELETE $api/sandboxes/$site
+curl -sf -H "$auth" $api/sandboxes/$site/changes"#,
+    ),
+    run("applyChanges", r#"curl -sf -H "$auth" --json '{"paths": ["page"]}' $api/sandboxes/$site/changes/apply"#),
+    run("dropChanges", r#"curl -sf -H "$auth" -X POST $api/sandboxes/$site/changes/drop"#),
     run(
         "createVolume",
         r#"$ curl -sf -H "$auth" --json '{"name": "data", "size": "16M", "sharing": "shared"}' $api/volumes | pick size

@@ -1,0 +1,71 @@
+//! What a sandbox changed in its workspace: list, apply, drop.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::object::only_from_an_object;
+
+/// Which changes to apply.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct ApplyChanges {
+    /// Only these paths and everything below them, relative to the workspace; by default all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub paths: Vec<String>,
+}
+
+/// The changes of a sandbox, in no particular order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeList {
+    /// The changes.
+    pub items: Vec<SandboxChange>,
+    /// Paths that could not be kept.
+    pub skipped: Vec<SkippedChange>,
+}
+
+/// One changed path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SandboxChange {
+    /// The path, relative to the workspace. Bytes that are no plain text are escaped.
+    pub path: String,
+    /// `added`, `modified`, `removed`, or `mode` if only its permissions changed.
+    pub change: String,
+    /// `file`, `directory` or `link`.
+    pub kind: String,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether the host changed it while the sandbox ran. It is not applied then.
+    pub changed_on_host: bool,
+}
+
+/// A path that could not be kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SkippedChange {
+    /// The path, relative to the workspace.
+    pub path: String,
+    /// The reason.
+    pub why: String,
+}
+
+/// The outcome of applying changes, path by path.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppliedChanges {
+    /// Each change that was selected.
+    pub items: Vec<AppliedChange>,
+}
+
+/// One change that was selected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppliedChange {
+    /// The path, relative to the workspace.
+    pub path: String,
+    /// Whether the host's directory has it now.
+    pub applied: bool,
+    /// Why it was refused. The change is still kept then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<String>,
+}
+
+only_from_an_object!(ApplyChanges);
