@@ -33,6 +33,7 @@ pub mod schema;
 mod secret;
 mod sse;
 mod stream;
+mod template;
 mod time;
 mod update;
 mod volume;
@@ -73,6 +74,11 @@ pub use sandbox::{
 pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};
+pub use template::{
+    ImportTemplate, RemovedTemplate, TagTemplate, Template, TemplateContents, TemplateJob, TemplateJobKind,
+    TemplateJobList, TemplateJobProblem, TemplateJobState, TemplateLayer, TemplateList, TemplateLog, TemplateLogLine,
+    TemplateLogQuery, TemplateRest, UploadTemplate,
+};
 pub use time::Timestamp;
 pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};
 pub use volume::{CreateVolume, SandboxVolume, Volume, VolumeList};

@@ -1,7 +1,7 @@
 //! The templates of the server's routes, and the names of its headers.
 //!
 //! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
-//! key, `{secret}` a secret's name, `{volume}` a volume's.
+//! key, `{secret}` a secret's name, `{volume}` a volume's, `{template}` a template's, `{job}` a template job.
 
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
@@ -110,6 +110,21 @@ pub const VOLUME: &str = "/api/v1/volumes/{volume}";
 pub const SECRETS: &str = "/api/v1/secrets";
 /// Store, read, remove a secret.
 pub const SECRET: &str = "/api/v1/secrets/{secret}";
+
+/// List templates.
+pub const TEMPLATES: &str = "/api/v1/templates";
+/// Read, name, remove a template.
+pub const TEMPLATE: &str = "/api/v1/templates/{template}";
+/// List template jobs.
+pub const TEMPLATE_JOBS: &str = "/api/v1/template-jobs";
+/// Import an image of a registry.
+pub const TEMPLATE_IMPORT: &str = "/api/v1/template-jobs/import";
+/// Import an image that the client sends.
+pub const TEMPLATE_UPLOAD: &str = "/api/v1/template-jobs/upload";
+/// Read or cancel a template job.
+pub const TEMPLATE_JOB: &str = "/api/v1/template-jobs/{job}";
+/// Log of a template job.
+pub const TEMPLATE_JOB_LOG: &str = "/api/v1/template-jobs/{job}/log";
 
 /// Names of headers, in lower case as in HTTP/2.
 pub mod header {

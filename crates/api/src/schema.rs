@@ -40,6 +40,10 @@ stand_ins! {
     RunId => text("The id of a run", r"^run_[a-z2-7]{26}$", "run_e4xp67dqheak6zygmmwjfuhq5f");
     /// A project's id.
     ProjectId => text("The id of a project", r"^prj_[a-z2-7]{26}$", "prj_d3xp67dqheak6zygmmwjfuhq5f");
+    /// A template job's id.
+    JobId => text("The id of a template job", r"^job_[a-z2-7]{26}$", "job_f5xp67dqheak6zygmmwjfuhq5f");
+    /// The id of a template or of a layer.
+    TemplateId => text("The hash of a template or of a layer", r"^sha256:[0-9a-f]{64}$", "sha256:6f0b6ab2a2a5c6de4ab24a13e6b0f93c1b16a4e0b2c2a2f93e77ee20a5a0c1d7");
     /// A policy hash.
     PolicyHash => text("The hash of a boundary", r"^sha256:[0-9a-f]{64}$", "sha256:9040d8c323aeb83c7b74c63f50e7ca0a10c38ae7e77b0f035338df88cfd7cd0f");
     /// A time span.

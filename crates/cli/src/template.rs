@@ -1,6 +1,7 @@
-//! `saggar template`: imports and builds images, and manages the templates of this host, without a server.
+//! `saggar template`: imports and builds images, and manages templates, of this host without a server or of a server.
 
 mod build;
+mod on_server;
 mod report;
 
 pub(crate) use build::process as build_process;
@@ -8,6 +9,7 @@ pub(crate) use build::process as build_process;
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
@@ -18,6 +20,7 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
+use crate::remote::{self, ServerArguments};
 
 /// Schema name in the `--json` output of every subcommand.
 const SCHEMA: &str = "saggar.templates/v1";
@@ -27,13 +30,17 @@ const FINDINGS: u8 = 1;
 const PASSWORD_BYTES_MAX: u64 = 64 << 10;
 
 #[derive(Args, Debug)]
-#[command(after_help = "Exit status: 0 done; 1 `check` has findings, or a step of `build` failed; 125 saggar failed.")]
+#[command(
+    after_help = "Exit status: 0 done; 1 `check` has findings, a step of `build` failed, or the server refused; 125 saggar failed."
+)]
 pub(crate) struct TemplateArguments {
     #[command(subcommand)]
     command: TemplateCommand,
-    /// Print one JSON object
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    server: ServerArguments,
+    /// Use the templates of a server instead of this host's; --url implies it
+    #[arg(long = "server", id = "on_server", global = true, help_heading = "Server", conflicts_with = "data_dir")]
+    on_server: bool,
     /// Data directory: where templates are kept
     #[arg(long, value_name = "DIR", global = true)]
     data_dir: Option<PathBuf>,
@@ -50,6 +57,18 @@ enum TemplateCommand {
     /// Show a template's layers and defaults
     Show {
         /// The template's name, with or without a tag
+        #[arg(value_name = "NAME[:TAG]", value_parser = template_name)]
+        name: TemplateName,
+    },
+    /// Give a template another name, or move a name to it
+    #[command(
+        after_help = "Examples:\n  saggar template tag python:3.12 python\n  saggar template tag tools:build-17 tools:stable"
+    )]
+    Tag {
+        /// A name that leads to the template
+        #[arg(value_name = "FROM", value_parser = template_name)]
+        from: TemplateName,
+        /// The name that leads there from now on
         #[arg(value_name = "NAME[:TAG]", value_parser = template_name)]
         name: TemplateName,
     },
@@ -99,7 +118,13 @@ struct ImportArguments {
 }
 
 pub(crate) fn main(arguments: TemplateArguments) -> ExitCode {
-    let is_json = arguments.json;
+    if arguments.on_server || arguments.server.url.is_some() {
+        return match on_server::task(arguments.command) {
+            Ok(task) => remote::template(&arguments.server, task),
+            Err(problem) => failed(problem.into(), arguments.server.json),
+        };
+    }
+    let is_json = arguments.server.json;
     let outcome = DataDirectory::open(arguments.data_dir.as_deref())
         .and_then(|data| Store::open(&data, LOCAL_PROJECT).map(|store| (data, store)))
         .map_err(Unsuccessful::from)
@@ -115,17 +140,28 @@ pub(crate) fn main(arguments: TemplateArguments) -> ExitCode {
                 Err(_) => ExitCode::from(OUR_FAILURE),
             }
         }
-        Err(Unsuccessful { problem, mut fields, code }) if is_json => {
-            fields["schema"] = SCHEMA.into();
-            fields["error"] = json!(problem);
-            println!("{fields}");
-            ExitCode::from(code)
-        }
-        Err(Unsuccessful { problem, code, .. }) => {
-            eprint!("{}", problem_text(&problem));
-            ExitCode::from(code)
-        }
+        Err(unsuccessful) => failed(unsuccessful, is_json),
     }
+}
+
+fn failed(unsuccessful: Unsuccessful, is_json: bool) -> ExitCode {
+    let Unsuccessful { problem, mut fields, code } = unsuccessful;
+    if is_json {
+        fields["schema"] = SCHEMA.into();
+        fields["error"] = json!(problem);
+        println!("{fields}");
+    } else {
+        eprint!("{}", problem_text(&problem));
+    }
+    ExitCode::from(code)
+}
+
+fn no_name() -> Problem {
+    Problem::new(
+        Code::InvalidValue,
+        "no name for the template follows from its source",
+        "give it one with --name: lower-case letters, digits, '.', '_' and '-', with or without a :tag",
+    )
 }
 
 /// What is printed instead, if it can't be done.
@@ -161,6 +197,7 @@ fn execute(store: &Store, command: TemplateCommand) -> Result<Done, Problem> {
         TemplateCommand::Build(_) => unreachable!("the caller does it"),
         TemplateCommand::List => report::list(store),
         TemplateCommand::Show { name } => report::show(store, &name),
+        TemplateCommand::Tag { from, name } => tag(store, &from, &name),
         TemplateCommand::Rm { name } => remove(store, &name),
         TemplateCommand::Check => check(store),
         TemplateCommand::Gc { all } => collect(store, if all { CacheRest::Nothing } else { CacheRest::Used }),
@@ -168,13 +205,7 @@ fn execute(store: &Store, command: TemplateCommand) -> Result<Done, Problem> {
 }
 
 fn bring(store: &Store, arguments: ImportArguments) -> Result<Done, Problem> {
-    let name = arguments.name.or_else(|| arguments.source.default_name()).ok_or_else(|| {
-        Problem::new(
-            Code::InvalidValue,
-            "no name for the template follows from its source",
-            "give it one with --name: lower-case letters, digits, '.', '_' and '-', with or without a :tag",
-        )
-    })?;
+    let name = arguments.name.or_else(|| arguments.source.default_name()).ok_or_else(no_name)?;
     let credentials = arguments.username.map(read_password).transpose()?;
     let limits = Limits::default();
     let request = Request {
@@ -187,6 +218,7 @@ fn bring(store: &Store, arguments: ImportArguments) -> Result<Done, Problem> {
         },
         registry: RegistryOptions { credentials, is_plain_http: arguments.plain_http, ..RegistryOptions::default() },
         now: Timestamp::from(SystemTime::now()),
+        stop: Arc::default(),
     };
     let is_terminal = std::io::stderr().is_terminal();
     let imported = import(store, &request, &mut |progress| {
@@ -248,6 +280,15 @@ fn remove(store: &Store, name: &TemplateName) -> Result<Done, Problem> {
     };
     let fields = json!({"name": name, "id": removed.id, "template": state});
     Ok(Done::new(format!("removed {name}{note}\n"), fields))
+}
+
+fn tag(store: &Store, from: &TemplateName, name: &TemplateName) -> Result<Done, Problem> {
+    let tagged = store.tag(from, name, Timestamp::from(SystemTime::now()))?;
+    let mut text = format!("{name} leads to {}\n", tagged.id);
+    if let Some(replaced) = &tagged.replaced {
+        text.push_str(&format!("  it led to {replaced} before\n"));
+    }
+    Ok(Done::new(text, json!({"name": name, "id": tagged.id, "replaced": tagged.replaced})))
 }
 
 fn check(store: &Store) -> Result<Done, Problem> {

@@ -75,6 +75,11 @@ id!(
     RunId, "run"
 );
 
+id!(
+    /// One job that makes a template.
+    JobId, "job"
+);
+
 impl SandboxId {
     /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always
     /// the same for one sandbox and doesn't reveal the id, which would give access to the sandbox's public ports.

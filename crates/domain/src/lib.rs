@@ -45,7 +45,7 @@ pub use environment::EnvDraft;
 pub use event::{EVENT_SCHEMA, Event, EventBody};
 pub use exec::{EXEC_SCHEMA, ExecResult, ExecState, ExecStatus, NetworkReport, Output, Usage};
 pub use exec_spec::{CommandLine, ExecLimits, ExecSpec, TerminalSize};
-pub use id::{ExecId, KeyId, ProjectId, RunId, SandboxId, VolumeId};
+pub use id::{ExecId, JobId, KeyId, ProjectId, RunId, SandboxId, VolumeId};
 pub use ingress::{HostMask, Ingress};
 pub use label::Labels;
 pub use life::{DeadlineAction, RunState, SandboxState};

@@ -7,9 +7,11 @@ mod decompress;
 mod stream;
 
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use saggar_domain::Problem;
 use saggar_domain::template::ContentDigest;
+use saggar_domain::{Code, Problem};
 use sha2::{Digest, Sha256};
 
 pub(crate) use decompress::Decompressed;
@@ -19,6 +21,20 @@ use crate::failure::refused;
 
 /// Any bytes of an image, readable in another thread.
 pub(crate) type Bytes = Box<dyn Read + Send>;
+
+/// The same bytes, with an error instead of the next ones once `stop` is set.
+pub(crate) fn until(inner: Bytes, stop: &Arc<AtomicBool>) -> Bytes {
+    struct Until(Bytes, Arc<AtomicBool>);
+    impl Read for Until {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if self.1.load(Ordering::Relaxed) {
+                return Err(io::Error::other(Problem::new(Code::Stream, "the import was cancelled", "start it again")));
+            }
+            self.0.read(into)
+        }
+    }
+    Box::new(Until(inner, Arc::clone(stop)))
+}
 
 /// What was promised about a blob.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,18 +2,18 @@
 
 mod stack;
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
 use saggar_domain::template::{Dropped, Image, LayerId, Manifest, TemplateId};
-use saggar_domain::{Code, Problem, TemplateName, Timestamp};
+use saggar_domain::{Problem, TemplateName, Timestamp};
 
 use crate::failure::{about, refused};
 use crate::limits::{Budget, Limits};
 use crate::registry::RegistryOptions;
 use crate::source::{FoundImage, Source};
-use crate::store::{Collected, Store};
+use crate::store::{Collected, Store, check_free};
 use stack::{Layers, Stack};
-
-/// Names that stand for what is built in.
-const BUILT_IN: &[&str] = &["base", "host"];
 
 /// What to import, and how.
 #[derive(Clone)]
@@ -26,6 +26,8 @@ pub struct Request {
     pub registry: RegistryOptions,
     /// Recorded with the name.
     pub now: Timestamp,
+    /// Ends the import early, with an error and nothing visible, once it is set.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// What an import did.
@@ -56,20 +58,14 @@ pub enum Progress {
 
 /// Imports an image, and gives it a name.
 pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Imported, Problem> {
-    if BUILT_IN.contains(&request.name.name()) {
-        return Err(Problem::new(
-            Code::InvalidValue,
-            format!("the name {:?} is taken by a template that is built in", request.name.as_str()),
-            "choose another with --name",
-        ));
-    }
+    check_free(&request.name)?;
     let image = FoundImage::open(&request.source, request.image.as_deref(), &request.registry)?;
     let (collected, not_collected) = match store.collect() {
         Ok(collected) => (collected, None),
         Err(problem) => (None, Some(problem)),
     };
     let import = store.begin()?;
-    let mut stack = Stack::new(&import, &image, Budget::new(request.limits));
+    let mut stack = Stack::new(&import, &image, Budget::new(request.limits), &request.stop);
     let count = image.layers.len();
     for (index, layer) in image.layers.iter().enumerate() {
         let number = index + 1;

@@ -22,5 +22,7 @@ pub use layer::{Beyond, Fate, GoOn, Ignored, Placement, ResolveError, Seen, Sele
 pub use limits::Limits;
 pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Pace, Reach, RegistryOptions};
 pub use source::{RegistryReference, Source};
-pub use store::{Build, CacheRest, Checked, Collected, Finding, Made, Removed, Rest, Store};
+pub use store::{
+    Build, CacheRest, Checked, Collected, Finding, Made, Removed, Rest, SteadyNames, Store, Tagged, check_free,
+};
 pub use upload::unpack_upload;

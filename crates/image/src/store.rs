@@ -21,6 +21,7 @@ mod collect;
 mod commit;
 mod remove;
 mod staging;
+mod tag;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -36,6 +37,8 @@ pub use check::{Checked, Finding};
 pub use collect::Collected;
 pub(crate) use commit::Import;
 pub use remove::{Removed, Rest};
+
+pub use tag::{SteadyNames, Tagged, check_free};
 
 use crate::failure::storage;
 

@@ -21,6 +21,7 @@ mod secrets;
 mod settings;
 mod signing;
 mod supervisor;
+mod templates;
 mod volumes;
 
 pub use fault::{Fault, FileFault, FileFaultKind};
@@ -40,4 +41,8 @@ pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetS
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
+pub use templates::{
+    ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView, RegistryCredentials, RegistryRule, RemovedTemplate,
+    TEMPLATES, TemplateContents, TemplateRest, TemplateView, Upload,
+};
 pub use volumes::{UsedVolume, VOLUMES, VolumeLimits};

@@ -53,10 +53,11 @@ use crate::secrets::{KeyFile, Vault};
 use crate::settings::Settings;
 use crate::signing::SigningKey;
 use crate::supervisor::{Launcher, Places, Program};
+use crate::templates::Jobs;
 use admission::Slots;
 use live::Register;
 use making::Makers;
-use pool::{Pool, PoolKind};
+use pool::Pools;
 use strangers::Strangers;
 
 /// Sandboxes created concurrently. Each takes a core for a few milliseconds; more would only slow all down.
@@ -84,9 +85,8 @@ struct Inner {
     making: Semaphore,
     makers: Makers,
     register: Register,
-    pool: Pool,
-    /// Sandboxes with network mode `proxied` and no rules.
-    proxied_pool: Pool,
+    pools: Pools,
+    jobs: Jobs,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -94,19 +94,6 @@ struct Inner {
     boot_id: BootId,
     /// The longest lifetime that can be requested, in milliseconds.
     ttl_max_ms: AtomicU64,
-}
-
-impl Inner {
-    fn pools(&self) -> [&Pool; 2] {
-        [&self.pool, &self.proxied_pool]
-    }
-
-    fn pool(&self, kind: PoolKind) -> &Pool {
-        match kind {
-            PoolKind::Plain => &self.pool,
-            PoolKind::Proxied => &self.proxied_pool,
-        }
-    }
 }
 
 impl Sandboxes {
@@ -133,9 +120,8 @@ impl Sandboxes {
             makers: Makers::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             register: Register::default(),
-            pool: Pool::new(settings.pool),
-            // Only by demand: a server without proxied sandboxes has no egress process.
-            proxied_pool: Pool::new(PoolSize { least: 0, ..settings.pool }),
+            pools: Pools::new(settings.pool),
+            jobs: Jobs::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
@@ -184,9 +170,18 @@ impl Sandboxes {
     /// The remaining capacity, considering this process and all others.
     pub(crate) async fn room(&self) -> Result<u64, Fault> {
         let (taken, most) = self.occupancy();
-        let here = most.saturating_sub(taken) + self.inner.pools().iter().map(|pool| pool.ready()).sum::<usize>();
+        let here = most.saturating_sub(taken) + self.inner.pools.ready();
         let everywhere = (most as u64).saturating_sub(self.store().live_sandboxes().await?);
         Ok(everywhere.min(here as u64))
+    }
+
+    pub(crate) fn data(&self) -> &DataDirectory {
+        &self.inner.data
+    }
+
+    /// Jobs that make templates.
+    pub(crate) fn jobs(&self) -> &Jobs {
+        &self.inner.jobs
     }
 
     /// The egress process of proxied sandboxes.

@@ -7,6 +7,7 @@ use saggar_domain::net::EgressMaxima;
 use saggar_domain::{ByteSize, TemplateName};
 
 use crate::sandboxes::{PoolSize, Workspaces};
+use crate::templates::RegistryRule;
 use crate::volumes::VolumeLimits;
 
 #[derive(Clone, Debug)]
@@ -27,6 +28,12 @@ pub struct Settings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// Registries that projects may import images from. Without any, none.
+    pub import_registries: Vec<RegistryRule>,
+    /// The largest image that a project may import, uncompressed.
+    pub import_size_max: ByteSize,
+    /// Template jobs of a project at once.
+    pub template_jobs_per_project: usize,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
     /// Directories of the host that sandboxes may use.

@@ -18,6 +18,8 @@ mod resource;
 mod runs;
 mod sandboxes;
 mod secrets;
+mod template_jobs;
+mod templates;
 mod tree;
 mod volumes;
 mod watch;
@@ -52,6 +54,8 @@ fn resources() -> impl Iterator<Item = Resource> {
         journal::resource,
         keys::resource,
         secrets::resource,
+        templates::resource,
+        template_jobs::resource,
         volumes::resource,
     ]
     .into_iter()

@@ -83,6 +83,10 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         strangers = adopted.strangers,
         "adopted existing sandboxes"
     );
+    let interrupted = sandboxes.recover_template_jobs().await?;
+    if interrupted > 0 {
+        tracing::warn!(jobs = interrupted, "an earlier server stopped before these template jobs had ended");
+    }
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
     let runs = Runs::new(sandboxes.store().clone(), hub.clone());
@@ -134,6 +138,9 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     if let Err(error) = working.await {
         tracing::error!(error = %error, "the server's worker failed");
     }
+    if tokio::time::timeout(DRAIN_PATIENCE, sandboxes.stop_template_jobs()).await.is_err() {
+        tracing::warn!("some template jobs are left to the next start, which reports them as failed");
+    }
     upkeep.stop().await;
     // The pool has no owners: it must not outlive the server that would give it away.
     if tokio::time::timeout(DRAIN_PATIENCE, sandboxes.drain_pool()).await.is_err() {
@@ -156,6 +163,9 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         ttl_max: config.sandboxes.ttl_max,
         allow_host_network: config.sandboxes.allow_host_network,
         public_templates: config.sandboxes.public_templates.clone(),
+        import_registries: config.templates.import_registries.clone(),
+        import_size_max: config.templates.import_size_max,
+        template_jobs_per_project: config.templates.template_jobs_per_project,
         disk_storage_max: config.sandboxes.disk_storage_max,
         workspaces: config.workspaces.workspaces.iter().map(|one| (one.name.clone(), one.path.clone())).collect(),
         volumes: VolumeLimits {

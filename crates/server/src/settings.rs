@@ -15,6 +15,7 @@ mod section;
 mod shared;
 mod show;
 mod storage;
+mod templates;
 mod value;
 mod volumes;
 mod workspaces;
@@ -34,6 +35,7 @@ pub use sandboxes::SandboxSettings;
 pub(crate) use shared::SharedSettings;
 pub use show::Shown;
 pub use storage::StorageSettings;
+pub use templates::TemplateSettings;
 pub use volumes::VolumeSettings;
 pub use workspaces::WorkspaceSettings;
 
@@ -63,6 +65,7 @@ sections! {
     listen: ListenSettings,
     storage: StorageSettings,
     sandboxes: SandboxSettings,
+    templates: TemplateSettings,
     volumes: VolumeSettings,
     workspaces: WorkspaceSettings,
     runs: RunsSettings,

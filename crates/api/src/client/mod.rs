@@ -22,6 +22,7 @@ mod runs;
 mod sandboxes;
 mod secrets;
 mod send;
+mod templates;
 mod volumes;
 
 pub use attach::{AttachMessage, AttachReader, AttachWriter, Attached};

@@ -12,6 +12,7 @@ use super::failure::CommandFailure;
 use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
+use super::templates::TemplateTask;
 use super::{copy, exec, keys, lifecycle, logs, run_commands, secret_file, secrets, settings, shell};
 
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
@@ -44,6 +45,10 @@ pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
 
 pub(crate) fn net(server: &ServerArguments, task: NetTask) -> ExitCode {
     start(server, async |client| super::net::main(&client, task, server.json).await)
+}
+
+pub(crate) fn template(server: &ServerArguments, task: TemplateTask) -> ExitCode {
+    start(server, async |client| super::templates::main(&client, task, server.json).await)
 }
 
 pub(crate) fn key(arguments: KeyArguments) -> ExitCode {

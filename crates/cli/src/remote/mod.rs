@@ -1,4 +1,4 @@
-//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …`, `saggar key …` and `saggar secret …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …`, `saggar key …`, `saggar secret …` and `saggar template --server …`.
 //!
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
@@ -27,12 +27,14 @@ mod settings;
 mod shell;
 mod shown;
 mod table;
+mod templates;
 mod unpack;
 
 pub(crate) use arguments::{KeyArguments, SandboxArguments, ServerArguments, sandbox_id};
-pub(crate) use dispatch::{key, net, runs, sandbox, secret};
+pub(crate) use dispatch::{key, net, runs, sandbox, secret, template};
 pub(crate) use net::NetTask;
 pub(crate) use run_arguments::RunsArguments;
 pub(crate) use secret_arguments::SecretArguments;
 pub(crate) use shown::{line, size};
 pub(crate) use table::{aligned, terminal_width};
+pub(crate) use templates::{TemplateTask, with_credentials};

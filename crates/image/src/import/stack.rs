@@ -4,11 +4,13 @@
 //! once seen to have that content. Otherwise an image could be given files that its own blobs don't have.
 
 use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use saggar_domain::Problem;
 use saggar_domain::template::{Amount, Dropped, LayerEntry, LayerId, LayerRecord, Taken};
 
-use crate::blob::{LayerStream, problem_of};
+use crate::blob::{Bytes, LayerStream, problem_of, until};
 use crate::failure::{refused, storage};
 use crate::layer::{Below, Ownership, unpack};
 use crate::limits::Budget;
@@ -19,6 +21,7 @@ pub(super) struct Stack<'a> {
     import: &'a Import<'a>,
     image: &'a FoundImage,
     budget: Budget,
+    stop: &'a Arc<AtomicBool>,
     /// The id of all layers of the image up to here, as OCI defines it.
     chain: Option<LayerId>,
     /// Written by this import.
@@ -39,11 +42,17 @@ pub(super) struct Layers {
 }
 
 impl<'a> Stack<'a> {
-    pub(super) fn new(import: &'a Import<'a>, image: &'a FoundImage, budget: Budget) -> Self {
+    pub(super) fn new(
+        import: &'a Import<'a>,
+        image: &'a FoundImage,
+        budget: Budget,
+        stop: &'a Arc<AtomicBool>,
+    ) -> Self {
         Self {
             import,
             image,
             budget,
+            stop,
             chain: None,
             new: Vec::new(),
             entries: Vec::new(),
@@ -112,11 +121,15 @@ impl<'a> Stack<'a> {
         trees.collect::<Result<_, _>>().map(Below::new)
     }
 
+    fn open(&self, layer: &FoundLayer, bytes_max: u64) -> Result<Bytes, Problem> {
+        Ok(until(self.image.open_layer(layer, bytes_max)?, self.stop))
+    }
+
     fn write(&mut self, layer: &FoundLayer, chain: &LayerId) -> Result<LayerRecord, Problem> {
         let below = self.below()?;
         let is_top_usual = self.is_top_usual()?;
         let (bytes_max, too_large) = self.budget.archive_max();
-        let blob = self.image.open_layer(layer, bytes_max)?;
+        let blob = self.open(layer, bytes_max)?;
         let tree = self.import.layer(&layer.id)?;
         let ownership = Ownership::here();
         let mut stream = LayerStream::new(blob, bytes_max, too_large);
@@ -156,7 +169,7 @@ impl<'a> Stack<'a> {
             return Ok(());
         }
         let (bytes_max, too_large) = self.budget.archive_max();
-        let mut stream = LayerStream::new(self.image.open_layer(layer, bytes_max)?, bytes_max, too_large);
+        let mut stream = LayerStream::new(self.open(layer, bytes_max)?, bytes_max, too_large);
         io::copy(&mut stream.by_ref(), &mut io::sink()).map_err(problem_of)?;
         check_id(&stream.finish().0, layer)?;
         match blob {

@@ -70,11 +70,12 @@ impl RegistryReference {
         Ok(Self { host, port, repository: path.to_owned(), version })
     }
 
-    pub(crate) fn host(&self) -> &str {
+    /// An IPv6 address has no brackets.
+    pub fn host(&self) -> &str {
         &self.host
     }
 
-    pub(crate) fn port(&self) -> Option<u16> {
+    pub fn port(&self) -> Option<u16> {
         self.port
     }
 
@@ -92,6 +93,24 @@ impl RegistryReference {
             Version::Tag(tag) => TemplateName::parse(&format!("{name}:{tag}")),
             Version::Digest(_) => TemplateName::parse(name),
         }
+    }
+}
+
+/// As it is parsed, with its registry.
+impl fmt::Display for RegistryReference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "[{}]", self.host)?,
+            false => f.write_str(&self.host)?,
+        }
+        if let Some(port) = self.port {
+            write!(f, ":{port}")?;
+        }
+        let mark = match &self.version {
+            Version::Tag(_) => ':',
+            Version::Digest(_) => '@',
+        };
+        write!(f, "/{}{mark}{}", self.repository, self.version)
     }
 }
 
@@ -162,6 +181,7 @@ mod tests {
             let found = RegistryReference::parse(text).unwrap();
             let parts = (found.host(), found.port(), found.repository(), found.version().to_string());
             assert_eq!(parts, (host, port, repository, version.to_owned()), "{text}");
+            assert_eq!(RegistryReference::parse(&found.to_string()), Ok(found), "{text}");
         }
         for wrong in [
             "",

@@ -6,8 +6,9 @@ use std::path::Path;
 use rustix::fs::{AtFlags, FlockOperation, fsync, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::template::{NameRecord, TemplateId};
-use saggar_domain::{Code, Problem, TemplateName};
+use saggar_domain::{Problem, TemplateName};
 
+use super::tag::missing;
 use super::{Collected, Lock, Store, made};
 use crate::fail_point::pass;
 use crate::failure::storage;
@@ -39,11 +40,7 @@ impl Store {
         let names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
         let found = self.templates.name(name);
         if let Ok(None) = found {
-            return Err(Problem::new(
-                Code::InvalidValue,
-                format!("there is no template {:?}", name.as_str()),
-                "list them with `saggar template list`",
-            ));
+            return Err(missing(name));
         }
         let directory = made(self.names.as_fd(), Path::new(name.name())).map_err(fail)?;
         unlinkat(&directory, name.tag(), AtFlags::empty()).map_err(fail)?;

@@ -1,6 +1,7 @@
 //! A data directory of a test, and imports into it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use saggar_domain::{Problem, TemplateName, Timestamp};
@@ -78,6 +79,7 @@ pub fn request(source: Source) -> Request {
         limits: Limits::default(),
         registry: RegistryOptions::default(),
         now: Timestamp::from_millis(1_800_000_000_000),
+        stop: Arc::default(),
     }
 }
 

@@ -11,20 +11,20 @@
 //! | running, paused | not in time | adopted: a slow supervisor is not dead |
 //! | creating | no | ended as `start_failed`, whatever its last words say: no client has heard of it |
 //! | running, paused | no | ended: by its last words, by a reboot, or lost |
-//! | none | yes, without an owner | back into the pool |
+//! | none | yes, without an owner | back into the pool; ended if it is from a stored template |
 //! | none, or ended | yes, with an owner | ended: it is unknown |
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, User};
+use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, Spec, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
-use super::pool::{PoolKind, Ready, UNOWNED_MAX};
+use super::pool::{PoolKind, PoolNetwork, Ready, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::Connection;
@@ -268,12 +268,17 @@ impl Sandboxes {
 
     pub(super) async fn adopt_without_row(&self, id: &SandboxId, description: Description, found: &mut Adopted) {
         let slot = self.inner.slots.take_anyway();
-        if !description.is_claimed && description.state == SandboxState::Running {
+        let network = if description.egress.is_some() { PoolNetwork::Proxied } else { PoolNetwork::Plain };
+        let kind = PoolKind::built_in(network);
+        // One from a stored template isn't given to anybody: whose template it is, it doesn't say.
+        let is_kind =
+            Spec::resolve(kind.spec()).is_ok_and(|spec| spec.policy_hash().as_str() == description.policy_hash);
+        if !description.is_claimed && description.state == SandboxState::Running && is_kind {
             let left = description.ttl_left_ms.map_or(UNOWNED_MAX, Duration::from_millis);
-            let kind = if description.egress.is_some() { PoolKind::Proxied } else { PoolKind::Plain };
-            self.inner.pool(kind).put(Ready::new(id.clone(), kind, slot, left));
-            found.ready += 1;
-            return;
+            if self.inner.pools.put(Ready::new(id.clone(), kind, slot, left)).is_none() {
+                found.ready += 1;
+                return;
+            }
         }
         let socket = self.inner.places.socket(id);
         if let Err(error) = Connection::question(&socket, Op::Kill).await {
@@ -308,6 +313,7 @@ impl Sandboxes {
             socket: self.inner.places.socket(&asked.id),
             wake: wake_of(row, None),
             user: asked.spec.user.unwrap_or(User::User),
+            template: asked.spec.template_name(),
             public_ports: asked.public_ports.clone(),
             ingress: asked.ingress.clone(),
         }

@@ -16,7 +16,7 @@ use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
 use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
 use super::making::Making;
-use super::pool::{PoolKind, Ready};
+use super::pool::{PoolKind, PoolNetwork, Ready, StoredTemplate};
 use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
@@ -73,7 +73,7 @@ impl Sandboxes {
                 Ok(secrets) => secrets,
                 Err(fault) => return this.without_secret(project, idempotency, fault).await,
             };
-            let ready = plan.pool.and_then(|kind| this.inner.pool(kind).take());
+            let ready = plan.pool.as_ref().and_then(|kind| this.inner.pools.take(kind));
             match ready {
                 Some(ready) => this.claim(project, new, plan, idempotency, ready).await,
                 None => this.make(project, new, plan, idempotency).await,
@@ -116,7 +116,7 @@ impl Sandboxes {
         let started = match self.with_placeholders(&id, new.spec, &plan.secrets) {
             Ok(spec) => {
                 let owner = Owner::Client { uses_secrets: !uses.is_empty() };
-                let template_project = plan.template_project.clone();
+                let template_project = plan.template.as_ref().map(|template| template.project.clone());
                 let volume_project = (!spec.volumes.is_empty()).then(|| project.as_str().to_owned());
                 let started = self.start_supervisor(&id, spec, terms, template_project, volume_project, owner).await;
                 started.map_err(|error| self.start_fault(&id, error))
@@ -159,18 +159,18 @@ impl Sandboxes {
         match earlier {
             Ok(None) => {}
             other => {
-                self.inner.pool(ready.kind).put(ready);
+                self.put_back(ready).await;
                 return other.map(|earlier| earlier.expect("the other case is matched above"));
             }
         }
         let id = ready.id.clone();
         pass("claim/taken");
         let facts = self.facts(&id, &project, &new, plan.terms);
-        let egress = (ready.kind == PoolKind::Proxied).then(|| new.spec.egress.clone());
+        let egress = (ready.kind.network == PoolNetwork::Proxied).then(|| new.spec.egress.clone());
         let spec = match self.with_placeholders(&id, new.spec.clone(), &plan.secrets) {
             Ok(spec) => spec,
             Err(fault) => {
-                self.inner.pool(ready.kind).put(ready);
+                self.put_back(ready).await;
                 return Err(fault);
             }
         };
@@ -205,6 +205,12 @@ impl Sandboxes {
                 self.abandon(&live).await;
                 Ok(self.instead(&project, other?).await?.expect("an insertion is matched above"))
             }
+        }
+    }
+
+    async fn put_back(&self, ready: Ready) {
+        if let Some(ready) = self.inner.pools.put(ready) {
+            self.end_ready(ready).await;
         }
     }
 
@@ -384,6 +390,7 @@ impl Sandboxes {
             socket: self.inner.places.socket(id),
             wake: new.auto_resume.then_some(terms),
             user: new.spec.user.unwrap_or(User::User),
+            template: new.spec.template_name(),
             public_ports: new.public_ports.clone(),
             ingress: new.ingress.clone(),
         }
@@ -407,8 +414,8 @@ struct Plan {
     /// The pool whose sandboxes fit.
     pool: Option<PoolKind>,
     secrets: Resolved,
-    /// Where its template is stored; `None` for a built-in one.
-    template_project: Option<String>,
+    /// Its template; `None` for a built-in one.
+    template: Option<StoredTemplate>,
 }
 
 impl Plan {
@@ -424,11 +431,13 @@ impl Plan {
         }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
         let policy_hash = spec.policy_hash();
-        let kind = match spec.network {
-            NetworkMode::Proxied => PoolKind::Proxied,
+        let template = sandboxes.stored_template(project, &new.spec)?;
+        let network = match spec.network {
+            NetworkMode::Proxied => PoolNetwork::Proxied,
             // A sandbox with the host's network fits neither.
-            NetworkMode::None | NetworkMode::Host => PoolKind::Plain,
+            NetworkMode::None | NetworkMode::Host => PoolNetwork::Plain,
         };
+        let kind = PoolKind { network, template: template.clone() };
         let ordinary = Spec::resolve(kind.spec()).map_err(Fault::Refused)?;
         // The environment, the rules and secrets are given to one that is ready as to any other.
         let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
@@ -436,8 +445,7 @@ impl Plan {
         let terms = new.terms.check(sandboxes.ttl_max())?;
         sandboxes.check_storage(&new.spec)?;
         sandboxes.check_volumes(project, &new.spec)?;
-        let template_project = sandboxes.template_project(project, &new.spec)?;
-        Ok(Self { policy_hash, terms, pool, secrets: Resolved::default(), template_project })
+        Ok(Self { policy_hash, terms, pool, secrets: Resolved::default(), template })
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, User};
+use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, TemplateName, User};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -23,6 +23,7 @@ pub(crate) struct Live {
     pub(crate) wake: RwLock<Option<Terms>>,
     /// The default user of programs.
     pub(crate) user: User,
+    pub(crate) template: TemplateName,
     /// Ports that need no token.
     public_ports: RwLock<PublicPorts>,
     /// Ports that can be reached, and how.
@@ -50,13 +51,14 @@ pub(crate) struct LiveFacts {
     pub(crate) socket: PathBuf,
     pub(crate) wake: Option<Terms>,
     pub(crate) user: User,
+    pub(crate) template: TemplateName,
     pub(crate) public_ports: PublicPorts,
     pub(crate) ingress: Ingress,
 }
 
 impl Live {
     pub(crate) fn new(facts: LiveFacts, slot: Slot) -> Self {
-        let LiveFacts { id, project, socket, wake, user, public_ports, ingress } = facts;
+        let LiveFacts { id, project, socket, wake, user, template, public_ports, ingress } = facts;
         let stored = watch::Sender::new(0);
         let ended = watch::Sender::new(None);
         let public_ports = RwLock::new(public_ports);
@@ -66,6 +68,7 @@ impl Live {
             socket,
             wake: RwLock::new(wake),
             user,
+            template,
             public_ports,
             ingress: RwLock::new(ingress),
             ruling: tokio::sync::Mutex::new(()),

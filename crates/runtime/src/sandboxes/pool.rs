@@ -1,42 +1,65 @@
-//! The pool: sandboxes created ahead of time, so that the first command of a new one doesn't have to wait.
+//! The pools: sandboxes created ahead of time, so that the first command of a new one doesn't have to wait.
 //!
-//! A sandbox in the pool is like any other, with a supervisor and a slot, but without an owner and without a row: if
-//! this process dies, its successor finds it by its socket. The pool costs memory and improves latency, not
-//! throughput; so it is filled in the background, one at a time, and sized by demand.
+//! A sandbox in a pool is like any other, with a supervisor and a slot, but without an owner and without a row: if
+//! this process dies, its successor finds it by its socket. Pools cost memory and improve latency, not
+//! throughput; so they are filled in the background, one sandbox at a time, and sized by demand. Each template in demand has its own;
+//! together they keep no more than the operator allows ([`super::sizing::shares`]).
 //!
-//! INVARIANT: the sandboxes in a pool were created to the default spec, those in the pool of proxied ones to that with network mode
-//! `proxied` and without rules: they reach nothing until a claim gives them some.
+//! INVARIANT: the sandboxes of a pool were created to the default spec of its kind. Those with network mode
+//! `proxied` have no rules: they reach nothing until a claim gives them some.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use saggar_domain::{Draft, NetworkMode, SandboxId};
+use saggar_domain::template::TemplateId;
+use saggar_domain::{Draft, NetworkMode, SandboxId, TemplateName};
 use tokio::sync::Notify;
 
 use super::admission::Slot;
-use super::sizing::{Demand, PoolSize};
+use super::sizing::{Demand, PoolSize, shares};
 
 /// How long a sandbox waits for an owner; then it ends by itself, even without a server.
 pub(crate) const UNOWNED_MAX: Duration = Duration::from_secs(60 * 60);
 /// This long before its end it is no longer given away.
 const STALE_BEFORE: Duration = Duration::from_secs(60);
+/// Maximum number of pools. Demand for more templates at once gets none.
+const POOLS_MAX: usize = 256;
 
 /// Which default spec the sandboxes of a pool have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolKind {
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PoolKind {
+    pub(crate) network: PoolNetwork,
+    /// `None`: the built-in one.
+    pub(crate) template: Option<StoredTemplate>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum PoolNetwork {
     Plain,
     Proxied,
 }
 
-impl PoolKind {
-    pub(crate) const ALL: [Self; 2] = [Self::Plain, Self::Proxied];
+/// A stored template. If its name moves it is another one, so nobody gets a sandbox from what the name led to before.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct StoredTemplate {
+    /// Whose store it is in.
+    pub(crate) project: String,
+    pub(crate) name: TemplateName,
+    pub(crate) id: TemplateId,
+}
 
-    pub(crate) fn spec(self) -> Draft {
-        match self {
-            Self::Plain => Draft::default(),
-            Self::Proxied => Draft { network: Some(NetworkMode::Proxied), ..Draft::default() },
-        }
+impl PoolKind {
+    pub(crate) fn built_in(network: PoolNetwork) -> Self {
+        Self { network, template: None }
+    }
+
+    pub(crate) fn spec(&self) -> Draft {
+        let network = match self.network {
+            PoolNetwork::Plain => None,
+            PoolNetwork::Proxied => Some(NetworkMode::Proxied),
+        };
+        Draft { network, template: self.template.as_ref().map(|template| template.name.clone()), ..Draft::default() }
     }
 }
 
@@ -60,8 +83,9 @@ impl Ready {
 
 /// The sandboxes without an owner.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    state: Mutex<Supply>,
+pub(crate) struct Pools {
+    size: PoolSize,
+    supplies: Mutex<BTreeMap<PoolKind, Supply>>,
     changed: Notify,
 }
 
@@ -71,62 +95,114 @@ struct Supply {
     demand: Demand,
 }
 
-impl Pool {
+/// What brings the pools nearer to their sizes.
+#[derive(Debug)]
+pub(crate) enum Step {
+    Make(PoolKind),
+    End(Ready),
+}
+
+impl Pools {
     pub(crate) fn new(size: PoolSize) -> Self {
-        Self { state: Mutex::new(Supply { ready: VecDeque::new(), demand: Demand::new(size) }), changed: Notify::new() }
+        let plain = Supply { ready: VecDeque::new(), demand: Demand::new(size) };
+        let supplies = BTreeMap::from([(PoolKind::built_in(PoolNetwork::Plain), plain)]);
+        Self { size, supplies: Mutex::new(supplies), changed: Notify::new() }
     }
 
     /// A fresh one, if there is one. Asking counts as demand either way.
-    pub(crate) fn take(&self) -> Option<Ready> {
-        let mut state = self.lock();
+    pub(crate) fn take(&self, kind: &PoolKind) -> Option<Ready> {
+        let mut supplies = self.lock();
         let now = Instant::now();
-        state.demand.note(now);
+        let supply = self.supply(&mut supplies, kind)?;
+        supply.demand.note(now);
         // The newest: the older ones become stale in turn, and are replaced.
-        let is_fresh = state.ready.back().is_some_and(|ready| ready.fresh_until > now);
-        let ready = if is_fresh { state.ready.pop_back() } else { None };
-        drop(state);
+        let is_fresh = supply.ready.back().is_some_and(|ready| ready.fresh_until > now);
+        let ready = if is_fresh { supply.ready.pop_back() } else { None };
+        drop(supplies);
         self.changed.notify_one();
         ready
     }
 
-    pub(crate) fn put(&self, ready: Ready) {
-        self.lock().ready.push_back(ready);
+    /// Gives it back if it has no place: then it is to be ended.
+    pub(crate) fn put(&self, ready: Ready) -> Option<Ready> {
+        let mut supplies = self.lock();
+        match self.supply(&mut supplies, &ready.kind) {
+            Some(supply) => {
+                supply.ready.push_back(ready);
+                None
+            }
+            None => Some(ready),
+        }
     }
 
     /// One that is no longer fresh.
     pub(crate) fn take_stale(&self) -> Option<Ready> {
-        let mut state = self.lock();
-        let is_stale = state.ready.front().is_some_and(|ready| ready.fresh_until <= Instant::now());
-        if is_stale { state.ready.pop_front() } else { None }
+        let now = Instant::now();
+        self.lock().values_mut().find_map(|supply| {
+            let is_stale = supply.ready.front().is_some_and(|ready| ready.fresh_until <= now);
+            if is_stale { supply.ready.pop_front() } else { None }
+        })
     }
 
     pub(crate) fn ready(&self) -> usize {
-        self.lock().ready.len()
+        self.lock().values().map(|supply| supply.ready.len()).sum()
     }
 
     pub(crate) fn has(&self, id: &SandboxId) -> bool {
-        self.lock().ready.iter().any(|ready| ready.id == *id)
+        self.lock().values().any(|supply| supply.ready.iter().any(|ready| ready.id == *id))
     }
 
-    /// How many are missing; negative if there are too many.
-    pub(crate) fn missing(&self) -> isize {
-        let mut state = self.lock();
-        let wanted = state.demand.wanted(Instant::now());
-        wanted.cast_signed() - state.ready.len().cast_signed()
+    /// The next step to the sizes that the demand asks for; `None` if they are reached. No sandbox of a kind in `except`
+    /// is made.
+    pub(crate) fn next(&self, except: &BTreeSet<PoolKind>) -> Option<Step> {
+        let mut supplies = self.lock();
+        let now = Instant::now();
+        let wanted: Vec<usize> = supplies.values_mut().map(|supply| supply.demand.wanted(now)).collect();
+        let sizes: Vec<usize> = shares(&wanted, self.size.most);
+        let surplus = supplies
+            .values_mut()
+            .zip(&sizes)
+            .find(|(supply, size)| supply.ready.len() > **size)
+            .map(|(supply, _)| supply);
+        if let Some(supply) = surplus {
+            // The oldest, which has waited longest.
+            return supply.ready.pop_front().map(Step::End);
+        }
+        let missing = supplies
+            .iter()
+            .zip(&sizes)
+            .find(|((kind, supply), size)| supply.ready.len() < **size && !except.contains(*kind))
+            .map(|((kind, _), _)| Step::Make(kind.clone()));
+        // What nobody asks for any more is forgotten, except for the default.
+        let default = PoolKind::built_in(PoolNetwork::Plain);
+        let mut sizes = sizes.into_iter();
+        supplies.retain(|kind, supply| {
+            let size = sizes.next().unwrap_or(0);
+            *kind == default || size > 0 || !supply.ready.is_empty() || supply.demand.wanted(now) > 0
+        });
+        missing
     }
 
-    /// One too many: the oldest, which has waited longest.
-    pub(crate) fn give_up(&self) -> Option<Ready> {
-        self.lock().ready.pop_front()
+    /// The stored templates that there are pools for.
+    pub(crate) fn templates(&self) -> BTreeSet<StoredTemplate> {
+        self.lock().keys().filter_map(|kind| kind.template.clone()).collect()
+    }
+
+    /// Removes the pools of a template, and returns their sandboxes.
+    pub(crate) fn forget(&self, template: &StoredTemplate) -> Vec<Ready> {
+        let mut supplies = self.lock();
+        let kinds: Vec<PoolKind> =
+            supplies.keys().filter(|kind| kind.template.as_ref() == Some(template)).cloned().collect();
+        kinds.iter().filter_map(|kind| supplies.remove(kind)).flat_map(|supply| supply.ready).collect()
     }
 
     /// All of them, for a clean shutdown.
     pub(crate) fn drain(&self) -> Vec<Ready> {
-        self.lock().ready.drain(..).collect()
+        self.lock().values_mut().flat_map(|supply| supply.ready.drain(..).collect::<Vec<_>>()).collect()
     }
 
     /// Waits until one was taken, and then until none was for a while, or for `most`. May be cancelled at any await:
-    /// [`Pool::missing`] shows what was taken, too.
+    /// [`Pools::next`] shows what was taken, too.
     pub(crate) async fn lull(&self, quiet: Duration, most: Duration) {
         self.changed.notified().await;
         let in_a_burst = async { while tokio::time::timeout(quiet, self.changed.notified()).await.is_ok() {} };
@@ -134,8 +210,20 @@ impl Pool {
         let _ = tokio::time::timeout(most, in_a_burst).await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Supply> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn supply<'a>(&self, supplies: &'a mut BTreeMap<PoolKind, Supply>, kind: &PoolKind) -> Option<&'a mut Supply> {
+        if !supplies.contains_key(kind) {
+            if supplies.len() >= POOLS_MAX {
+                return None;
+            }
+            // Only by demand: a server without proxied sandboxes has no egress process.
+            let size = PoolSize { least: 0, ..self.size };
+            supplies.insert(kind.clone(), Supply { ready: VecDeque::new(), demand: Demand::new(size) });
+        }
+        supplies.get_mut(kind)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<PoolKind, Supply>> {
+        self.supplies.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -148,11 +236,12 @@ mod tests {
 
     /// The time of the lull if this many are taken, this far apart.
     async fn check_lull(takes: u32, apart: Duration, expected: Duration) {
-        let pool = Pool::new(PoolSize { least: 1, most: 1 });
+        let pool = Pools::new(PoolSize { least: 1, most: 1 });
+        let plain = PoolKind::built_in(PoolNetwork::Plain);
         let start = tokio::time::Instant::now();
         let take = async {
             for _ in 0..takes {
-                pool.take();
+                pool.take(&plain);
                 tokio::time::sleep(apart).await;
             }
         };
@@ -172,5 +261,52 @@ mod tests {
         check_lull(1, Duration::ZERO, QUIET).await;
         check_lull(5, Duration::from_millis(10), Duration::from_millis(40) + QUIET).await;
         check_lull(100, Duration::from_millis(10), MOST).await;
+    }
+
+    fn stored(name: &str, content: &[u8]) -> PoolKind {
+        let template = StoredTemplate {
+            project: "prj_x".to_owned(),
+            name: TemplateName::parse(name).unwrap(),
+            id: TemplateId::of(content),
+        };
+        PoolKind { network: PoolNetwork::Plain, template: Some(template) }
+    }
+
+    /// The kinds that are made in turn until the sizes are reached.
+    fn made(pools: &Pools) -> Vec<PoolKind> {
+        let mut kinds = Vec::new();
+        let slots = super::super::admission::Slots::new(100);
+        while let Some(Step::Make(kind)) = pools.next(&BTreeSet::new()) {
+            let id = SandboxId::from_random([u8::try_from(kinds.len()).unwrap(); 16]);
+            assert!(pools.put(Ready::new(id, kind.clone(), slots.take().unwrap(), UNOWNED_MAX)).is_none());
+            kinds.push(kind);
+        }
+        kinds
+    }
+
+    #[test]
+    fn each_template_in_demand_has_a_pool_and_together_they_stay_within_the_maximum() {
+        let pools = Pools::new(PoolSize { least: 1, most: 4 });
+        let (plain, first, second) = (PoolKind::built_in(PoolNetwork::Plain), stored("a", b"1"), stored("b", b"1"));
+        assert_eq!(made(&pools), std::slice::from_ref(&plain), "the minimum is of the default alone");
+        for kind in [&first, &first, &first, &first, &second] {
+            assert!(pools.take(kind).is_none());
+        }
+        assert_eq!(made(&pools), [first.clone(), first.clone(), second.clone()]);
+        assert_eq!(pools.take(&first).map(|ready| ready.kind), Some(first.clone()));
+        assert!(pools.take(&stored("a", b"2")).is_none(), "where the name led before is another template");
+        let of = |kind: &PoolKind| kind.template.clone().unwrap();
+        assert_eq!(pools.forget(&of(&first)).len(), 1);
+        assert!(!pools.templates().contains(&of(&first)));
+        assert_eq!(pools.drain().len(), 2);
+    }
+
+    #[test]
+    fn there_are_at_most_so_many_pools() {
+        let pools = Pools::new(PoolSize { least: 0, most: 1 });
+        for number in 0..POOLS_MAX * 2 {
+            pools.take(&stored("a", &number.to_le_bytes()));
+        }
+        assert_eq!(pools.templates().len(), POOLS_MAX - 1);
     }
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use saggar_domain::{ProjectId, SandboxId, SandboxState, User};
+use saggar_domain::{ProjectId, SandboxId, SandboxState, TemplateName, User};
 use saggar_supervisor::control::{Op, Reply, Target};
 use tokio::net::UnixStream;
 
@@ -56,6 +56,12 @@ impl Sandboxes {
     pub fn default_user(&self, permit: &Permit) -> User {
         let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
         live.filter(|live| live.project == *permit.project()).map_or(User::User, |live| live.user)
+    }
+
+    /// The template that a sandbox was made from. For a sandbox that is gone it doesn't matter.
+    pub fn template_of(&self, permit: &Permit) -> TemplateName {
+        let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
+        live.filter(|live| live.project == *permit.project()).map(|live| live.template.clone()).unwrap_or_default()
     }
 
     /// Fails unless the permit's sandbox is live and belongs to its project.

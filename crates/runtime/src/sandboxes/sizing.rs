@@ -49,6 +49,25 @@ impl Demand {
     }
 }
 
+/// The sizes of several pools that may keep `most` sandboxes together: each gets what it wants, or all get the same.
+pub(crate) fn shares(wanted: &[usize], most: usize) -> Vec<usize> {
+    let mut sizes = vec![0; wanted.len()];
+    let mut left = most;
+    while left > 0 {
+        let before = left;
+        for (size, wanted) in sizes.iter_mut().zip(wanted) {
+            if *size < *wanted && left > 0 {
+                *size += 1;
+                left -= 1;
+            }
+        }
+        if left == before {
+            break;
+        }
+    }
+    sizes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +94,19 @@ mod tests {
         let mut demand = Demand::new(PoolSize { least: 0, most: 0 });
         demand.note(now);
         assert_eq!(demand.wanted(now), 0);
+    }
+
+    #[test]
+    fn pools_share_their_maximum_evenly() {
+        for (wanted, most, expected) in [
+            (&[3, 1][..], 8, &[3, 1][..]),
+            (&[8, 8], 8, &[4, 4]),
+            (&[8, 1, 8], 8, &[4, 1, 3]),
+            (&[1, 1, 1], 2, &[1, 1, 0]),
+            (&[5], 0, &[0]),
+            (&[], 3, &[]),
+        ] {
+            assert_eq!(shares(wanted, most), expected, "{wanted:?} within {most}");
+        }
     }
 }

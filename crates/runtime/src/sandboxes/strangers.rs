@@ -37,9 +37,7 @@ impl Sandboxes {
                 return;
             }
         };
-        let is_unknown = |id: &SandboxId| {
-            self.inner.register.get(id).is_none() && !self.inner.pools().iter().any(|pool| pool.has(id))
-        };
+        let is_unknown = |id: &SandboxId| self.inner.register.get(id).is_none() && !self.inner.pools.has(id);
         let unknown = sockets.into_iter().filter(is_unknown).collect();
         let mut found = Adopted::default();
         for (id, heard) in self.ask_all(self.inner.strangers.seen_again(unknown)).await {

@@ -3,10 +3,13 @@
 //!
 //! A project learns nothing about the templates of others: a name that it can't use doesn't exist.
 
-use saggar_domain::{Code, Draft, Limits, Problem, ProjectId, Storage, Template, TemplateName};
+use saggar_domain::template::NameRecord;
+use saggar_domain::{Code, Draft, Limits, Problem, ProjectId, SandboxId, Storage, Template, TemplateName};
+use saggar_image::{SteadyNames, Store};
 use saggar_sandbox::{LOCAL_PROJECT, Templates};
 
 use super::Sandboxes;
+use super::pool::StoredTemplate;
 use crate::fault::Fault;
 
 impl Sandboxes {
@@ -31,23 +34,63 @@ impl Sandboxes {
         }
     }
 
-    /// The project whose stored template the spec means; `None` for a built-in one.
-    pub(super) fn template_project(&self, project: &ProjectId, spec: &Draft) -> Result<Option<String>, Fault> {
+    /// The stored template that the spec means; `None` for a built-in one.
+    pub(super) fn stored_template(&self, project: &ProjectId, spec: &Draft) -> Result<Option<StoredTemplate>, Fault> {
         let name = match Template::of(spec.template_name()) {
             Template::Host => return Ok(None),
             Template::Image(name) => name,
         };
-        let is_in = |project: &str| {
+        let stored = |project: &str| {
             let found = Templates::new(&self.inner.data, project).name(&name).map_err(Fault::Refused)?;
-            Ok::<bool, Fault>(found.is_some())
+            let stored = |record: NameRecord| StoredTemplate {
+                project: project.to_owned(),
+                name: name.clone(),
+                id: record.template,
+            };
+            Ok::<Option<StoredTemplate>, Fault>(found.map(stored))
         };
-        if is_in(project.as_str())? {
-            return Ok(Some(project.as_str().to_owned()));
+        if let Some(own) = stored(project.as_str())? {
+            return Ok(Some(own));
         }
-        if self.settings().public_templates.contains(&name) && is_in(LOCAL_PROJECT)? {
-            return Ok(Some(LOCAL_PROJECT.to_owned()));
+        let is_public = self.settings().public_templates.contains(&name);
+        match if is_public { stored(LOCAL_PROJECT)? } else { None } {
+            Some(published) => Ok(Some(published)),
+            None => Err(missing(&name)),
         }
-        Err(missing(&name))
+    }
+
+    /// Whether a live sandbox of the project was made from what this name meant.
+    pub(crate) fn is_template_live(&self, project: &ProjectId, name: &TemplateName) -> bool {
+        let is_from = |id: &SandboxId| {
+            self.inner.register.get(id).is_some_and(|live| live.project == *project && live.template == *name)
+        };
+        self.inner.register.ids().iter().any(is_from)
+    }
+
+    /// Ends the ready sandboxes of templates that their names no longer lead to.
+    pub(crate) async fn drop_stale_pools(&self) {
+        for template in self.inner.pools.templates() {
+            let led_to = Templates::new(&self.inner.data, &template.project).name(&template.name);
+            if led_to.is_ok_and(|record| record.is_some_and(|record| record.template == template.id)) {
+                continue;
+            }
+            for ready in self.inner.pools.forget(&template) {
+                self.end_ready(ready).await;
+            }
+        }
+    }
+
+    /// Keeps a template's name where it leads, while a sandbox for its pool is made. `None` if it leads elsewhere.
+    pub(super) async fn steady(&self, template: &StoredTemplate) -> Option<SteadyNames> {
+        let (this, template) = (self.clone(), template.clone());
+        let steady = move || {
+            let store = Store::open(&this.inner.data, &template.project).ok()?;
+            let steady = store.steady().ok()?;
+            let record = store.templates().name(&template.name).ok()??;
+            (record.template == template.id).then_some(steady)
+        };
+        // It waits while a name is written.
+        tokio::task::spawn_blocking(steady).await.ok()?
     }
 }
 

@@ -1,5 +1,6 @@
 //! Background tasks: the reaper, the pool, retention.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::create::Owner;
-use super::pool::{Pool, PoolKind, Ready, UNOWNED_MAX};
+use super::pool::{PoolKind, Ready, Step, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
 
@@ -47,6 +48,7 @@ impl Upkeep {
             }
             sandboxes.end_long_paused().await;
             sandboxes.confirm_networks().await;
+            sandboxes.collect_all_templates().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {
             sandboxes.sweep().await;
@@ -58,12 +60,9 @@ impl Upkeep {
         tasks.spawn(async move {
             while !*stopped.borrow() {
                 // Not cancelled: a supervisor that has been started would become ready after all tasks have stopped.
-                for kind in PoolKind::ALL {
-                    this.fill_pool(kind, &stopped).await;
-                }
+                this.fill_pools(&stopped).await;
                 tokio::select! {
-                    () = this.inner.pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
-                    () = this.inner.proxied_pool.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
+                    () = this.inner.pools.lull(REFILL_AFTER, REFILL_AFTER_MAX) => {}
                     () = tokio::time::sleep(POOL_EVERY) => {}
                     _ = stopped.changed() => return,
                 }
@@ -150,39 +149,48 @@ impl Sandboxes {
         }
     }
 
-    /// Brings the pool to its size, one at a time: client requests go first.
-    async fn fill_pool(&self, kind: PoolKind, stopped: &watch::Receiver<bool>) {
-        let pool = self.inner.pool(kind);
+    /// Brings the pools to their sizes, one sandbox at a time: client requests go first.
+    async fn fill_pools(&self, stopped: &watch::Receiver<bool>) {
+        self.drop_stale_pools().await;
+        // Tried again in the next round.
+        let mut failed = BTreeSet::new();
         while !*stopped.borrow() {
-            while let Some(stale) = pool.take_stale() {
+            while let Some(stale) = self.inner.pools.take_stale() {
                 self.end_ready(stale).await;
             }
-            match pool.missing() {
-                0 => return,
-                1.. => {
-                    if !self.make_ready(kind).await {
-                        return;
+            match self.inner.pools.next(&failed) {
+                None => return,
+                Some(Step::End(ready)) => self.end_ready(ready).await,
+                Some(Step::Make(kind)) => {
+                    if !self.make_ready(&kind).await {
+                        failed.insert(kind);
                     }
-                }
-                _ => {
-                    let Some(ready) = pool.give_up() else { return };
-                    self.end_ready(ready).await;
                 }
             }
         }
     }
 
-    async fn make_ready(&self, kind: PoolKind) -> bool {
+    async fn make_ready(&self, kind: &PoolKind) -> bool {
         let Some(slot) = self.inner.slots.take() else { return false };
+        let (template_project, _steady) = match &kind.template {
+            None => (None, None),
+            Some(template) => match self.steady(template).await {
+                Some(steady) => (Some(template.project.clone()), Some(steady)),
+                None => return false,
+            },
+        };
         let id = self.new_sandbox_id();
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, kind.spec(), terms, None, None, Owner::Nobody).await {
-            Ok(_) => {
-                self.inner.pool(kind).put(Ready::new(id, kind, slot, UNOWNED_MAX));
-                true
-            }
+        match self.start_supervisor(&id, kind.spec(), terms, template_project, None, Owner::Nobody).await {
+            Ok(_) => match self.inner.pools.put(Ready::new(id, kind.clone(), slot, UNOWNED_MAX)) {
+                None => true,
+                Some(ready) => {
+                    self.end_ready(ready).await;
+                    false
+                }
+            },
             Err(error) => {
                 tracing::error!(error = %error, "creating a sandbox for the pool failed");
                 self.reap().await;
@@ -207,7 +215,7 @@ impl Sandboxes {
 
     /// Ends every sandbox without an owner, for a server that stops for good.
     pub async fn drain_pool(&self) {
-        for ready in self.inner.pools().into_iter().flat_map(Pool::drain) {
+        for ready in self.inner.pools.drain() {
             self.end_ready(ready).await;
         }
     }

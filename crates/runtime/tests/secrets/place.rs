@@ -76,6 +76,9 @@ pub async fn open(data: &Path, key_path: PathBuf, store: Store) -> Project {
         ttl_max: Duration::from_secs(60),
         allow_host_network: false,
         public_templates: Vec::new(),
+        import_registries: Vec::new(),
+        import_size_max: saggar_domain::ByteSize::from_bytes(1 << 30),
+        template_jobs_per_project: 2,
         disk_storage_max: None,
         workspaces: Default::default(),
         volumes: saggar_runtime::VolumeLimits {

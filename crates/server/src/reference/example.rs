@@ -223,6 +223,41 @@ curl -sf -H "$auth" $api/sandboxes/$site/changes"#,
 []"#,
     ),
     run("removeVolume", r#"curl -sf -H "$auth" -X DELETE $api/volumes/data"#),
+        "uploadTemplate",
+        r#"umoci init --layout oci && umoci new --image oci:demo && umoci insert --rootless --image oci:demo /bin/busybox /bin/sh
+tar -cf image.tar -C oci .
+job=$(curl -sf -H "$auth" -H 'Content-Type: application/x-tar' --data-binary @image.tar "$api/template-jobs/upload?name=demo" | pick id)"#,
+    ),
+    run(
+        "importTemplate",
+        r#"$ curl -s -H "$auth" --json '{"source": "docker://ghcr.io/acme/tools:1"}' $api/template-jobs/import | pick detail
+this server does not fetch images from ghcr.io:443"#,
+    ),
+    marked(
+        "getTemplateJob",
+        REPEATED,
+        r#"$ curl -sf -H "$auth" $api/template-jobs/$job | pick state
+succeeded"#,
+    ),
+    run("readTemplateLog", r#"curl -sf -H "$auth" -H 'Accept: text/event-stream' $api/template-jobs/$job/log"#),
+    run("listTemplateJobs", r#"curl -sf -H "$auth" $api/template-jobs"#),
+    run(
+        "cancelTemplateJob",
+        r#"$ curl -sf -H "$auth" -X DELETE $api/template-jobs/$job | pick state
+succeeded"#,
+    ),
+    run("listTemplates", r#"curl -sf -H "$auth" $api/templates"#),
+    run(
+        "tagTemplate",
+        r#"$ curl -sf -H "$auth" -X PUT --json '{"from": "demo"}' $api/templates/demo:stable | pick name
+demo:stable"#,
+    ),
+    run("getTemplate", r#"curl -sf -H "$auth" $api/templates/demo:stable"#),
+    run(
+        "removeTemplate",
+        r#"$ curl -sf -H "$auth" -X DELETE $api/templates/demo:stable | pick template
+named"#,
+    ),
 ];
 
 /// The position of an operation in the reference.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::{ByteSize, TemplateName, Timeout};
+use saggar_runtime::RegistryRule;
 use saggar_runtime::runs::HttpRule;
 
 /// Upper bound of every count, beyond any machine.
@@ -117,6 +118,16 @@ impl Value for TemplateName {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text)
             .ok_or_else(|| format!("{text:?} is not the name of a template, such as python or python:3.12"))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for RegistryRule {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 
     fn show(&self) -> String {

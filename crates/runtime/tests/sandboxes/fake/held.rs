@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{DeadlineAction, EndReason, NetworkMode, SandboxState};
+use saggar_domain::{DeadlineAction, EndReason, NetworkMode, SandboxState, Spec};
 use saggar_supervisor::control::{CONTROL, Description, Event, EventBody, Final, Reply, Sample, Start, Terms};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -118,7 +118,8 @@ impl Held {
             then: DeadlineAction::Kill,
             idle_ms: now.terms.idle_ms,
             idle_for_ms: 0,
-            policy_hash: String::new(),
+            policy_hash: Spec::resolve(self.start.spec.clone())
+                .map_or_else(|_| String::new(), |spec| spec.policy_hash().as_str().to_owned()),
             unenforced: Vec::new(),
             execs: Vec::new(),
             last_event: self.events.borrow().len() as u64,

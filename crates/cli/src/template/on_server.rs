@@ -1,0 +1,54 @@
+//! What the commands of `saggar template` do on a server.
+
+use saggar_api::{ImportTemplate, UploadTemplate};
+use saggar_domain::{Code, Problem};
+use saggar_image::{Credentials, Source};
+
+use super::{ImportArguments, TemplateCommand, no_name, read_password};
+use crate::remote::{TemplateTask, with_credentials};
+
+pub(super) fn task(command: TemplateCommand) -> Result<TemplateTask, Problem> {
+    match command {
+        TemplateCommand::List => Ok(TemplateTask::List),
+        TemplateCommand::Show { name } => Ok(TemplateTask::Show(name)),
+        TemplateCommand::Rm { name } => Ok(TemplateTask::Rm(name)),
+        TemplateCommand::Tag { from, name } => Ok(TemplateTask::Tag { from, name }),
+        TemplateCommand::Import(arguments) => import(*arguments),
+        TemplateCommand::Build(_) => Err(Problem::new(
+            Code::InvalidValue,
+            "`saggar template build` builds on this host alone",
+            "leave out --server and --url, or use the API of the server",
+        )),
+        TemplateCommand::Check | TemplateCommand::Gc { .. } => Err(Problem::new(
+            Code::InvalidValue,
+            "a server's templates are checked and collected on its own host",
+            "run the command there, with --data-dir",
+        )),
+    }
+}
+
+fn import(arguments: ImportArguments) -> Result<TemplateTask, Problem> {
+    let server_decides = arguments.plain_http || arguments.max_size.is_some() || arguments.max_entries.is_some();
+    if server_decides {
+        return Err(Problem::new(
+            Code::InvalidValue,
+            "--plain-http, --max-size and --max-entries are settings of the server",
+            "leave them out",
+        ));
+    }
+    let name = arguments.name.or_else(|| arguments.source.default_name());
+    match arguments.source {
+        Source::Registry(reference) => {
+            let source = format!("docker://{reference}");
+            let import = ImportTemplate { source, name, username: None, password: None };
+            Ok(TemplateTask::Import(match arguments.username.map(read_password).transpose()? {
+                Some(Credentials { username, password }) => with_credentials(import, username, &password),
+                None => import,
+            }))
+        }
+        Source::Files(archive) => {
+            let name = name.ok_or_else(no_name)?;
+            Ok(TemplateTask::Upload { archive, query: UploadTemplate { name, image: arguments.image } })
+        }
+    }
+}
