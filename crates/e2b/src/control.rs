@@ -8,12 +8,13 @@ mod list;
 mod logs;
 mod network;
 mod not_yet;
+mod templates;
 mod volumes;
 mod words;
 
 use axum::Router;
 use axum::middleware::from_fn;
-use axum::routing::{any, get, post, put};
+use axum::routing::{any, get, patch, post, put};
 use saggar_http::attend;
 
 use super::envd;
@@ -40,13 +41,22 @@ pub fn router() -> Router<Shared> {
         .route("/sandboxes/{short}/fork", post(not_yet::of_sandbox))
         .route("/snapshots", get(not_yet::snapshots))
         .route("/default-templates", get(not_yet::templates))
-        .route("/templates", get(not_yet::templates).post(not_yet::templates))
-        .route("/templates/aliases/{*alias}", get(not_yet::alias))
-        .route("/templates/{*rest}", any(not_yet::templates))
-        .route("/v2/templates", any(not_yet::templates))
-        .route("/v2/templates/{*rest}", any(not_yet::templates))
+        .route("/templates", get(templates::list).post(not_yet::templates))
+        .route("/v2/templates", get(templates::list).post(not_yet::templates))
         .route("/v3/templates", any(not_yet::templates))
-        .route("/v3/templates/{*rest}", any(not_yet::templates))
+        .route("/templates/aliases/{*alias}", get(templates::alias))
+        .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
+        .route("/templates/{template}", get(templates::get).delete(templates::remove).patch(not_yet::templates))
+        .route("/v2/templates/{template}", patch(not_yet::templates))
+        .route("/templates/{template}/tags", get(templates::tags))
+        .route("/templates/{template}/tags/count", get(templates::count_tags))
+        .route("/templates/{template}/tags/exists", get(templates::tag_exists))
+        .route("/templates/{template}/tags/groups", get(not_yet::templates))
+        .route("/templates/{template}/tags/{tag}/assignments", get(not_yet::templates))
+        .route("/templates/{template}/files/{hash}", get(not_yet::templates))
+        .route("/templates/{template}/builds/{build}/status", get(not_yet::templates))
+        .route("/templates/{template}/builds/{build}/logs", get(not_yet::templates))
+        .route("/v2/templates/{template}/builds/{build}", post(not_yet::templates))
         .route("/volumes", get(volumes::list).post(volumes::create))
         .route("/volumes/{volume}", get(volumes::get).delete(volumes::destroy))
         .route("/volumecontent/{volume}/{*rest}", any(not_yet::volume_content))

@@ -138,6 +138,31 @@ where
     }
 }
 
+/// A client that reads several sandboxes of its project in one request.
+pub struct SandboxReader(Subject);
+
+impl SandboxReader {
+    /// A permit to read one of them. Whether it is the project's is checked by the lookup.
+    pub fn permit(&self, id: SandboxId) -> Result<Permit, Refusal> {
+        Ok(Permit::decide(&self.0, Action::ReadSandbox(id))?)
+    }
+}
+
+impl<S> FromRequestParts<S> for SandboxReader
+where
+    S: Send + Sync,
+    Shared: FromRef<S>,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let subject =
+            authenticate(&Shared::from_ref(state), &parts.headers).await?.ok_or_else(Refusal::unauthorized)?;
+        context::note(&subject, Some(&Action::ListSandboxes))?;
+        Ok(Self(subject))
+    }
+}
+
 /// Authorises access to a port. `token` is the presented access token, wherever it was.
 pub async fn port(
     server: &Gate,

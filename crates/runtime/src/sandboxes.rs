@@ -175,10 +175,6 @@ impl Sandboxes {
         Ok(everywhere.min(here as u64))
     }
 
-    pub(crate) fn data(&self) -> &DataDirectory {
-        &self.inner.data
-    }
-
     /// Jobs that make templates.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.inner.jobs

@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
-use saggar_api::Code;
 use saggar_domain::{DeadlineAction, Draft, Ingress, PublicPorts, TemplateName};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Create};
@@ -19,6 +18,7 @@ use serde_json::{Map, Value};
 
 use super::info::{self, Name};
 use super::network::{self, Network};
+use super::templates::{named, no_template};
 use super::volumes::Mounted;
 use super::words::unsupported;
 use crate::object::Object;
@@ -34,7 +34,7 @@ pub(super) fn is_built_in(name: &str) -> bool {
 
 /// The template that a name of E2B's clients means; `None` if no template can have it.
 pub(super) fn template_named(name: &str) -> Option<TemplateName> {
-    if is_built_in(name) { Some(TemplateName::default()) } else { TemplateName::parse(name) }
+    if is_built_in(name) { Some(TemplateName::default()) } else { named(name) }
 }
 
 /// The request.
@@ -104,13 +104,6 @@ pub(super) async fn create_as_before(
     body: JsonText,
 ) -> Result<Response, Refusal> {
     create(allowed, server, headers, name, body).await
-}
-
-/// As E2B's service says it.
-fn no_template(name: &str) -> Refusal {
-    let name: String = name.chars().take(64).collect();
-    let help = "use `base`, or a template that the server's operator lets this project use";
-    Refusal::new(Code::NotFound, format!("template '{name}' not found"), help)
 }
 
 fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {

@@ -1,12 +1,14 @@
 //! Sandboxes in the form of E2B's API, and their usage.
 
+use std::collections::BTreeSet;
+
 use axum::extract::{FromRequestParts, State};
 use http::header::HOST;
 use http::request::Parts;
-use saggar_api::{Code, Sandbox, SandboxState, SandboxVolume, Timestamp};
-use saggar_domain::NetworkMode;
+use saggar_api::{Sandbox, SandboxState, SandboxVolume, Timestamp};
+use saggar_domain::{NetworkMode, SandboxId};
 use saggar_http::Refusal;
-use saggar_http::access::{Allowed, Known, Read};
+use saggar_http::access::{Allowed, Read, SandboxReader};
 use saggar_http::extract::Query;
 use saggar_http::live::Seen;
 use serde::Deserialize;
@@ -17,9 +19,12 @@ use crate::state::{E2b, Shared};
 use crate::{id, metrics};
 
 /// The version of E2B's agent whose protocol is implemented: clients avoid features that older ones lack.
-const ENVD_VERSION: &str = "0.6.4";
+pub(super) const ENVD_VERSION: &str = "0.6.4";
 /// The machine in E2B's cluster: there is only one.
 const CLIENT_ID: &str = "saggar";
+
+/// Sandboxes whose usage is told at once.
+const MANY_MAX: usize = 100;
 
 /// A sandbox, for a client that may open it.
 pub(super) fn opened(server: &E2b, name: &Name, sandbox: &Sandbox) -> Value {
@@ -167,11 +172,28 @@ fn shown(used: metrics::Used) -> Value {
     })
 }
 
-/// Metrics of many sandboxes, which only a dashboard requests.
-pub(super) async fn metrics_of_many(_known: Known) -> Refusal {
-    Refusal::new(
-        Code::UnsupportedCapability,
-        "metrics of many sandboxes at once are not supported",
-        "request them one by one",
-    )
+#[derive(Debug, Deserialize)]
+pub(super) struct Many {
+    /// Separated by commas.
+    sandbox_ids: String,
+}
+
+/// The current usage of many sandboxes, by id. Those that aren't there are left out.
+pub(super) async fn metrics_of_many(
+    reader: SandboxReader,
+    State(server): State<Shared>,
+    Query(Many { sandbox_ids }): Query<Many>,
+) -> Result<axum::Json<Value>, Refusal> {
+    let ids: BTreeSet<&str> = sandbox_ids.split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
+    if ids.len() > MANY_MAX {
+        return Err(Refusal::invalid(format!("more than {MANY_MAX} sandboxes at once"), "ask for fewer"));
+    }
+    let mut sandboxes = Map::new();
+    for short in ids {
+        let Some(id) = SandboxId::parse(&format!("sbx_{short}")) else { continue };
+        // One that ended a moment ago is no reason to tell nothing about the others.
+        let Ok(used) = metrics::now(&server, &reader.permit(id)?).await else { continue };
+        sandboxes.insert(short.to_owned(), shown(used));
+    }
+    Ok(axum::Json(json!({ "sandboxes": sandboxes })))
 }

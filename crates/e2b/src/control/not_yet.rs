@@ -2,12 +2,10 @@
 
 use axum::extract::{FromRequestParts, State};
 use http::header::AUTHORIZATION;
-use saggar_api::Code;
 use saggar_domain::VolumeId;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Known};
 use saggar_http::extract::path_text;
-use serde_json::{Value, json};
 
 use super::words::unsupported;
 use crate::state::Shared;
@@ -24,8 +22,8 @@ pub(super) async fn snapshots(_known: Known) -> Refusal {
 
 pub(super) async fn templates(_known: Known) -> Refusal {
     unsupported(
-        "custom templates are not supported yet",
-        "use the template `base`, and install software in the sandbox",
+        "this call about templates is not supported yet",
+        "import templates with `saggar template import --server`, and list and tag them with the client",
     )
 }
 
@@ -51,15 +49,4 @@ pub(super) async fn secrets(_known: Known) -> Refusal {
 
 pub(super) async fn teams(_known: Known) -> Refusal {
     unsupported("teams and their keys are not supported", "use `saggar key` for keys")
-}
-
-/// Whether a template of this name exists: only the built-in one.
-pub(super) async fn alias(_known: Known, parts: http::request::Parts) -> Result<axum::Json<Value>, Refusal> {
-    let mut parts = parts;
-    let alias = path_text(&mut parts, "alias").await.unwrap_or_default();
-    if super::create::is_built_in(&alias) {
-        return Ok(axum::Json(json!({ "templateID": super::create::TEMPLATE, "public": true })));
-    }
-    let alias: String = alias.chars().take(64).collect();
-    Err(Refusal::new(Code::NotFound, format!("template '{alias}' not found"), ""))
 }

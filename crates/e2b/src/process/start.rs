@@ -52,7 +52,7 @@ pub(super) async fn start(
     };
     let spec = ExecSpec {
         argv: std::iter::once(process.cmd).chain(process.args).collect(),
-        env: environment(insider.id(), process.envs),
+        env: environment(insider.id(), server.sandboxes.template_of(&permit).name(), process.envs),
         cwd: cwd.clone(),
         user,
         stdin: has_stdin,
@@ -73,8 +73,8 @@ pub(super) async fn start(
 }
 
 /// The variables that E2B's sandboxes give to their programs; the request's own take precedence.
-fn environment(sandbox: &SandboxId, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let own = [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id::short(sandbox)), ("E2B_TEMPLATE_ID", "base")];
+fn environment(sandbox: &SandboxId, template: &str, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let own = [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id::short(sandbox)), ("E2B_TEMPLATE_ID", template)];
     let mut env: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     env.extend(asked);
     env

@@ -223,6 +223,7 @@ curl -sf -H "$auth" $api/sandboxes/$site/changes"#,
 []"#,
     ),
     run("removeVolume", r#"curl -sf -H "$auth" -X DELETE $api/volumes/data"#),
+    run(
         "uploadTemplate",
         r#"umoci init --layout oci && umoci new --image oci:demo && umoci insert --rootless --image oci:demo /bin/busybox /bin/sh
 tar -cf image.tar -C oci .
