@@ -165,6 +165,40 @@ fn an_exclusive_volume_has_one_user_and_a_shared_one_several() {
     made(&place, &["rm", "many"]);
 }
 
+/// A loop device of somebody else's, read-only as those of packages are.
+struct Foreign(String);
+
+impl Foreign {
+    fn attach(place: &Place) -> Self {
+        let file = place.write("foreign", &"x".repeat(1 << 20));
+        let attached = Command::new("losetup").args(["--read-only", "--find", "--show"]).arg(file).output();
+        let attached = attached.expect("util-linux is installed");
+        assert!(attached.status.success(), "{attached:?}");
+        Self(String::from_utf8_lossy(&attached.stdout).trim().to_owned())
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let released = Command::new("losetup").args(["--detach", &self.0]).status();
+        assert!(released.is_ok_and(|status| status.success()), "{} is left", self.0);
+    }
+}
+
+#[test]
+fn a_device_of_somebody_else_is_not_in_the_way() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let place = Place::new();
+    made(&place, &["create", "data", "--size", "16M", "--shared"]);
+    let _foreign = Foreign::attach(&place);
+    let using = Using::start(&place, &["--volume", "data:/data"]);
+    let done = place.sh(&["--volume", "data:/data"], "echo beside > /data/note");
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(using.end("x").code, 0);
+}
+
 #[test]
 fn a_killed_user_releases_its_volume_whole() {
     if !is_root() {

@@ -59,8 +59,9 @@ impl LoopDevice {
             if !entry.path().join("loop").exists() {
                 continue;
             }
-            // Held open from here on, so that it isn't released between the look and the mount.
-            let device = match open(format!("/dev/loop{number}"), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
+            // Held open from here on, so that it isn't released between the look and the mount. To read: a device of somebody else's may be
+            // read-only.
+            let device = match open(format!("/dev/loop{number}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
                 Ok(device) => device,
                 Err(Errno::NXIO | Errno::NOENT | Errno::NODEV) => continue,
                 Err(errno) => return Err(errno),
