@@ -12,7 +12,7 @@ use saggar_domain::{ByteSize, Code, Problem, Sharing, Timestamp, VolumeId, Volum
 use saggar_jail::Rule;
 
 use super::project::{NEW, Volumes};
-use crate::ext4::{self, BYTES_MIN, Trouble};
+use crate::ext4::{self, BYTES_MIN, Lifetime, Trouble};
 use crate::fail_point::pass;
 use crate::ids::random;
 use crate::loop_device::LoopDevice;
@@ -162,7 +162,7 @@ fn content(staged: &Path, bytes: u64) -> Result<(), Trouble> {
     ext4::format(&file, &[])?;
     pass("volume/formatted");
     let device = LoopDevice::attach(&file).map_err(Trouble::at("getting a loop device"))?;
-    let mount = ext4::mount(&device).map_err(Trouble::at("mounting it"))?;
+    let mount = ext4::mount(&device, Lifetime::Lasting).map_err(Trouble::at("mounting it"))?;
     prepare(&mount).map_err(Trouble::at("preparing its root"))?;
     pass("volume/prepared");
     drop(mount);

@@ -12,7 +12,7 @@ use saggar_jail::{Mapping, Rule};
 
 use super::project::{Volumes, volume_users};
 use crate::data::DataDirectory;
-use crate::ext4::{self, Trouble};
+use crate::ext4::{self, Lifetime, Trouble};
 use crate::loop_device::LoopDevice;
 use crate::reaper::{names, reap};
 use crate::record::{Found, inspect};
@@ -131,7 +131,7 @@ impl HeldVolume {
             Some(device) => device,
             None => LoopDevice::attach(&file).map_err(fail("getting a loop device"))?,
         };
-        ext4::mount(&device).map_err(|errno| match errno {
+        ext4::mount(&device, Lifetime::Lasting).map_err(|errno| match errno {
             Errno::UCLEAN | Errno::BADMSG | Errno::INVAL | Errno::IO => {
                 damaged(&self.record, &format!("the kernel doesn't mount it: {errno}"))
             }
