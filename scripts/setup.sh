@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs missing tools; silent if there are none. Called by the Makefile: setup.sh build|test|bench|compare|vm.
+# Installs missing tools; silent if there are none. Called by the Makefile: setup.sh build|test|services|bench|compare|vm.
 #
 # An installed tool is used as it is, wherever it came from. System packages come from apt; Rust comes from rustup, and
 # rustup from its official installer, because the distribution's Rust is too old.
@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 readonly TRIPLE=x86_64-unknown-linux-musl
-readonly PURPOSE=${1:?usage: setup.sh build|test|bench|compare|vm}
+readonly PURPOSE=${1:?usage: setup.sh build|test|services|bench|compare|vm}
 
 # runc is in sbin, which is not on an ordinary user's PATH.
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sbin"
@@ -22,6 +22,7 @@ main() {
         install_packages "$(venv_of_python)" wget:wget openssl:openssl ip:iproute2 /usr/bin/npm:npm /usr/lib/python3/dist-packages/pip:python3-pip \
             umoci:umoci skopeo:skopeo docker-registry:docker-registry /bin/busybox:busybox-static
         ;;
+    services) install_packages debootstrap:debootstrap mkfs.ext4:e2fsprogs ;;
     # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
         install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" nginx:nginx-light haproxy:haproxy wrk:wrk openssl:openssl ip:iproute2 \
@@ -34,7 +35,7 @@ main() {
         ;;
     vm) install_packages qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio mke2fs:e2fsprogs "/boot/vmlinuz-*-cloud-amd64:linux-image-cloud-amd64" \
         "/usr/src/linux-headers-*-cloud-amd64:linux-headers-cloud-amd64" ;;
-    *) fail "no such purpose: $PURPOSE" "use one of: build, test, bench, compare, vm" ;;
+    *) fail "no such purpose: $PURPOSE" "use one of: build, test, services, bench, compare, vm" ;;
     esac
     install_rust
     install_target
