@@ -26,7 +26,7 @@ main() {
     # Debian's package starts its own PostgreSQL cluster; the benchmark creates a separate one.
     bench)
         install_packages bwrap:bubblewrap runc:runc "/usr/lib/postgresql/*/bin/initdb:postgresql" nginx:nginx-light haproxy:haproxy wrk:wrk openssl:openssl ip:iproute2 \
-            "$(venv_of_python)"
+            /bin/busybox:busybox-static mkfs.ext4:e2fsprogs "$(venv_of_python)"
         bench/peers/install.sh
         ;;
     compare)

@@ -30,6 +30,7 @@ mod server;
 mod statistics;
 pub mod table;
 mod target;
+mod templates;
 mod watchdog;
 
 /// The page with the latest published numbers.
@@ -80,6 +81,11 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
         let peers = target_directory(root).join("peers");
         let report = egress::measure(&options, &saggar, root, &peers).context("measuring the network boundary")?;
         publish(&options, root, (DOCUMENT, "bench --only egress"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Templates) {
+        let report = templates::measure(&options, &saggar).context("measuring templates")?;
+        publish(&options, root, (DOCUMENT, "bench --only templates"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

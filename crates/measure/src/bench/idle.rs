@@ -79,11 +79,27 @@ pub fn measure(saggar: &Path, options: &Options, workplace: &Path) -> Result<Idl
 }
 
 fn sandboxed_drop(saggar: &Path, fifo: &Path, options: &Options) -> Result<f64> {
+    let arguments: Vec<&str> = std::iter::once("--").chain(IDLE_PROGRAM.iter().copied()).collect();
+    let run = || Command::new(saggar);
+    whole_drop(run, fifo, options, &arguments)
+}
+
+/// The memory of each of many idle sandboxes, in KiB. `arguments` are flags of `saggar run` and an idle program.
+pub fn drop_of_each(saggar: &Path, data: &Path, fifo: &Path, options: &Options, arguments: &[&str]) -> Result<f64> {
+    let run = || {
+        let mut command = Command::new(saggar);
+        command.env("SAGGAR_DATA_DIR", data);
+        command
+    };
+    Ok(whole_drop(run, fifo, options, arguments)? / options.idle_sandboxes as f64)
+}
+
+fn whole_drop(run: impl Fn() -> Command, fifo: &Path, options: &Options, arguments: &[&str]) -> Result<f64> {
     let events = Events::open(fifo, options.idle_sandboxes)?;
     let before = settled_reading(options)?;
     let mut crowd = Crowd::default();
     for _ in 0..options.idle_sandboxes {
-        crowd.start(Command::new(saggar).args(["run", "--events"]).arg(fifo).arg("--").args(IDLE_PROGRAM))?;
+        crowd.start(run().args(["run", "--events"]).arg(fifo).args(arguments))?;
     }
     events.wait_for_all(Happening::Started)?;
     let after = settled_reading(options)?;

@@ -10,7 +10,7 @@ pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
   --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client),
-                    `runs` (durable runs) or `egress` (the network boundary); default: all
+                    `runs` (durable runs), `egress` (the network boundary) or `templates` (images); default: all
   --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -47,6 +47,8 @@ pub enum Part {
     Runs,
     /// The network boundary.
     Egress,
+    /// Sandboxes that start from images.
+    Templates,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -165,7 +167,8 @@ fn part(name: &str) -> Result<Part> {
         "e2b" => Ok(Part::E2b),
         "runs" => Ok(Part::Runs),
         "egress" => Ok(Part::Egress),
-        _ => bail!("--only takes run, server, e2b, runs or egress, not \"{name}\""),
+        "templates" => Ok(Part::Templates),
+        _ => bail!("--only takes run, server, e2b, runs, egress or templates, not \"{name}\""),
     }
 }
 
