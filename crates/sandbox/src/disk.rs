@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, SeekFrom, ftruncate, memfd_create, open, seek};
 use rustix::io::Errno;
-use saggar_domain::{Code, Problem};
+use saggar_domain::{ByteSize, Code, Problem};
 use saggar_jail::Mapping;
 
 use crate::data::DataDirectory;
@@ -35,7 +35,7 @@ impl Disk {
         if bytes < BYTES_MIN {
             return Err(Problem::new(
                 Code::InvalidValue,
-                format!("storage on disk needs a limit of at least {BYTES_MIN} bytes"),
+                format!("storage on disk needs a limit of at least {}", ByteSize::from_bytes(BYTES_MIN)),
                 "raise --disk to 16M or more, or keep the files in memory",
             ));
         }

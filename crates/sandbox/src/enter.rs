@@ -116,6 +116,9 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                 return in_the_way(path);
             }
             let what = match op {
+                Some(Op::Layers { .. }) if *errno == Errno::INVAL => {
+                    "stacking the template's layers, which needs Linux 5.19, and 6.7 for more than 25".to_owned()
+                }
                 Some(Op::Layers { .. }) => "stacking the template's layers".to_owned(),
                 Some(
                     Op::Directory { path, .. }

@@ -56,10 +56,10 @@ fn program_help(program: &str) -> &'static str {
             "its name contains a space: give the words as separate arguments (echo hello, not 'echo hello'), or let a shell read the line: sh -c 'LINE'"
         }
         _ if program.contains('/') => {
-            "give a path that exists inside: of the host's files, a sandbox sees only /usr, /bin and /lib*, and what is mounted (`saggar run --workspace DIR` mounts one at /workspace). If the file exists inside, the interpreter in its first line (#!) doesn't"
+            "give a path that exists inside: a sandbox sees the files of its template (without one, only /usr, /bin and /lib* of the host), and what is mounted (`saggar run --workspace DIR` mounts one at /workspace). If the file exists inside, the interpreter in its first line (#!) doesn't"
         }
         _ => {
-            "give a name on its PATH, or a path inside such as ./NAME: of the host's files, a sandbox sees only /usr, /bin and /lib*, and what is mounted (`saggar run --workspace DIR` mounts one at /workspace)"
+            "give a name on its PATH, or a path inside such as ./NAME: a sandbox sees the files of its template (without one, only /usr, /bin and /lib* of the host), and what is mounted (`saggar run --workspace DIR` mounts one at /workspace)"
         }
     }
 }
