@@ -3,7 +3,7 @@
 mod harness;
 
 use std::os::unix::fs::{PermissionsExt, lchown};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use harness::Place;
 use harness::image::Image;
@@ -16,7 +16,7 @@ fn lines(stdout: &[u8]) -> Vec<Value> {
 }
 
 /// Every case passes or is explained, and enough of them passed to be meaningful.
-fn check_results(output: &std::process::Output, passed_min: usize) {
+fn check_results(output: &Output, passed_min: usize) {
     let results = lines(&output.stdout);
     let of = |verdict: &str| results.iter().filter(|result| result["verdict"] == verdict).collect::<Vec<_>>();
     let failed: Vec<String> =
@@ -73,7 +73,22 @@ fn no_case_fails_for_an_ordinary_user() {
         eprintln!("not run here: only root can become a fresh user, and the other test is an ordinary user's already");
         return;
     }
+    check_results(&probe_of_a_user(&Place::new(), &[]), 95);
+}
+
+#[test]
+fn no_case_fails_for_an_ordinary_user_on_an_image() {
+    if !is_root() {
+        eprintln!("not run here: only root can become a fresh user, and the other test is an ordinary user's already");
+        return;
+    }
     let place = Place::new();
+    probed(Image::in_data(&place.path("data")).imported_by(ORDINARY)).named("demo");
+    check_results(&probe_of_a_user(&place, &["--template", "demo"]), 95);
+}
+
+/// The suite as a user who owns nothing but a few directories.
+fn probe_of_a_user(place: &Place, flags: &[&str]) -> Output {
     let program = place.path("saggar");
     harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &program);
     for name in ["", "data", "home", "tmp"] {
@@ -83,24 +98,23 @@ fn no_case_fails_for_an_ordinary_user() {
     }
     std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o755)).expect("ours");
     let user = ORDINARY.to_string();
-    let output = Command::new("setpriv")
+    Command::new("setpriv")
         .args(["--reuid", &user, "--regid", &user, "--clear-groups", "--"])
         .arg(&program)
         .args(["probe", "--json"])
+        .args(flags)
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .env("HOME", place.path("home"))
         .env("TMPDIR", place.path("tmp"))
         .env("SAGGAR_DATA_DIR", place.path("data"))
         .output()
-        .expect("util-linux is there");
-    check_results(&output, 95);
+        .expect("util-linux is there")
 }
 
-#[test]
-fn no_case_fails_on_an_image() {
-    let place = Place::new();
-    let image = Image::in_data(&place.path("data")).system().layer(|top| {
+/// An image with what the cases look for.
+fn probed(image: Image) -> Image {
+    image.system().layer(|top| {
         for name in ["grep", "ln", "true", "head", "seq", "tail", "wc"] {
             top.program(name);
         }
@@ -108,8 +122,13 @@ fn no_case_fails_on_an_image() {
             top.directory(path, 0o755);
         }
         top.mode("var/tmp", 0o1777);
-    });
-    image.named("demo");
+    })
+}
+
+#[test]
+fn no_case_fails_on_an_image() {
+    let place = Place::new();
+    probed(Image::in_data(&place.path("data"))).named("demo");
     let probe = |template: &str, cases: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_saggar"));
         command.args(["probe", "--json", "--template", template, "--data-dir"]).arg(place.path("data")).args(cases);

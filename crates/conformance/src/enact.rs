@@ -44,7 +44,12 @@ pub(crate) fn enact(bench: &Bench, case: &Case, tier: Tier) -> CaseResult {
     }
     // An expectation for a member that was never tried would never be checked.
     let named = expectation.iter().flat_map(|expected| {
-        expected.members.keys().chain(expected.as_ordinary_user.keys()).chain(expected.on_image.keys())
+        expected
+            .members
+            .keys()
+            .chain(expected.as_ordinary_user.keys())
+            .chain(expected.on_image.keys())
+            .chain(expected.as_ordinary_user_on_image.keys())
     });
     for member in named {
         let is_tried = record

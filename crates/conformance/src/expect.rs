@@ -190,6 +190,9 @@ pub(crate) struct Expectation {
     /// For these members when the sandbox starts from an image: its root can be written, and has the image's own files.
     #[serde(default)]
     pub(crate) on_image: BTreeMap<String, Accepted>,
+    /// For these members in both cases at once: all files of an image belong to the one id that programs have.
+    #[serde(default)]
+    pub(crate) as_ordinary_user_on_image: BTreeMap<String, Accepted>,
     /// Rules that a denial must name.
     #[serde(default)]
     pub(crate) denials: Vec<String>,
@@ -209,7 +212,9 @@ impl Expectation {
         let names = [observation.member.as_str(), plain];
         let of_image = names.iter().find_map(|name| self.on_image.get(*name)).filter(|_| setting.is_image);
         let ordinary = names.iter().find_map(|name| self.as_ordinary_user.get(*name)).filter(|_| !setting.is_root);
-        let named = of_image.or(ordinary).or_else(|| names.iter().find_map(|name| self.members.get(*name)));
+        let is_both = setting.is_image && !setting.is_root;
+        let both = names.iter().find_map(|name| self.as_ordinary_user_on_image.get(*name)).filter(|_| is_both);
+        let named = both.or(of_image).or(ordinary).or_else(|| names.iter().find_map(|name| self.members.get(*name)));
         match (named, observation.witness) {
             (Some(accepted), _) => accepted.clone(),
             (None, Witness::Attacker) => self.default.clone(),
