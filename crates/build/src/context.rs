@@ -45,7 +45,7 @@ impl Context {
                 if bytes.len() as u64 > IGNORE_BYTES_MAX {
                     return Err(fail(Errno::FBIG));
                 }
-                IgnoreList::parse(&String::from_utf8_lossy(&bytes))
+                IgnoreList::parse(&String::from_utf8_lossy(&bytes))?
             }
             Err(Errno::NOENT) => IgnoreList::default(),
             // Without its list, files could be copied that are not to be.
@@ -68,7 +68,7 @@ pub(crate) fn paths(view: &View, sources: &[String], beyond: Beyond) -> Result<V
     let mut found = Vec::new();
     for source in sources {
         let before = found.len();
-        for path in expanded(view, source)? {
+        for path in expanded(view, source, beyond)? {
             let path = view.resolve(&path, beyond).map_err(|error| unusable(source, error))?;
             found.push(path);
         }
@@ -80,7 +80,7 @@ pub(crate) fn paths(view: &View, sources: &[String], beyond: Beyond) -> Result<V
 }
 
 /// Paths before links are followed. A name without a pattern stands for itself.
-fn expanded(view: &View, source: &str) -> Result<Vec<Vec<u8>>, Problem> {
+fn expanded(view: &View, source: &str, beyond: Beyond) -> Result<Vec<Vec<u8>>, Problem> {
     let mut paths = vec![Vec::new()];
     for part in source.split('/').filter(|part| !part.is_empty() && *part != ".") {
         let mut next = Vec::new();
@@ -89,19 +89,21 @@ fn expanded(view: &View, source: &str) -> Result<Vec<Vec<u8>>, Problem> {
                 next.push(joined(&path, part.as_bytes()));
                 continue;
             }
-            let place = view.resolve(&path, Beyond::Refused).map_err(|error| unusable(source, error))?;
-            // What is no directory has no names in it.
-            for name in view.names(&place).unwrap_or_default() {
-                if name_matches(part.as_bytes(), &name) {
-                    next.push(joined(&path, &name));
-                }
+            let place = view.resolve(&path, beyond).map_err(|error| unusable(source, error))?;
+            let names = match view.names(&place) {
+                Ok(names) => names,
+                // What is no directory has no names in it.
+                Err(Errno::NOENT | Errno::NOTDIR) => Vec::new(),
+                Err(errno) => return Err(unusable(source, ResolveError::Errno(errno))),
+            };
+            let matching = names.iter().filter(|name| name_matches(part.as_bytes(), name));
+            next.extend(matching.map(|name| joined(&path, name)));
+            if next.len() > PATHS_MAX {
+                return Err(wrong(
+                    format!("{source:?} stands for more than {PATHS_MAX} paths"),
+                    "name a directory instead",
+                ));
             }
-        }
-        if next.len() > PATHS_MAX {
-            return Err(wrong(
-                format!("{source:?} stands for more than {PATHS_MAX} paths"),
-                "name a directory instead",
-            ));
         }
         paths = next;
     }

@@ -259,7 +259,7 @@ impl<'a> Engine<'a> {
         };
         let check = || self.watch.check();
         let found = paths(view, sources, beyond)?;
-        let selection = self.build.select(view, &found, &fate, &check)?;
+        let mut selection = self.build.select(view, &found, &fate, &check)?;
         let content = selection.digest(view, &check)?;
         let owner = match chown {
             None => None,

@@ -1,57 +1,62 @@
 //! Patterns of paths, as Dockerfiles and `.dockerignore` have them: `*`, `?`, `[a-z]`, and `**` for any number of directories.
 
-/// Steps of one comparison: a pattern with many stars could take forever otherwise.
-const STEPS_MAX: u32 = 100_000;
-
 /// Whether one name matches one part of a pattern.
 pub(crate) fn name_matches(pattern: &[u8], name: &[u8]) -> bool {
-    let mut steps = 0;
-    matches_from(pattern, name, &mut steps)
+    // Only the last star can have to take more, so that no pattern takes longer than its length times that of the name.
+    let (mut pattern, mut name, mut star) = (pattern, name, None);
+    loop {
+        if let Some((b'*', rest)) = pattern.split_first() {
+            star = Some((rest, name));
+            pattern = rest;
+        } else if pattern.is_empty() && name.is_empty() {
+            return true;
+        } else if let Some(next) = after_one(pattern, name) {
+            (pattern, name) = next;
+        } else {
+            let Some((rest, [_, more @ ..])) = star else { return false };
+            star = Some((rest, more));
+            (pattern, name) = (rest, more);
+        }
+    }
 }
 
 /// Whether a path matches, by parts. `**` stands for none or more names.
 pub(crate) fn path_matches(pattern: &[&[u8]], path: &[&[u8]]) -> bool {
-    let mut steps = 0;
-    path_from(pattern, path, &mut steps)
+    let (mut pattern, mut path, mut star) = (pattern, path, None);
+    loop {
+        match (pattern, path) {
+            ([part, rest @ ..], _) if *part == b"**" => {
+                star = Some((rest, path));
+                pattern = rest;
+            }
+            ([], []) => return true,
+            ([part, rest @ ..], [name, below @ ..]) if name_matches(part, name) => (pattern, path) = (rest, below),
+            _ => {
+                let Some((rest, [_, more @ ..])) = star else { return false };
+                star = Some((rest, more));
+                (pattern, path) = (rest, more);
+            }
+        }
+    }
 }
 
 pub(crate) fn is_pattern(text: &str) -> bool {
     text.contains(['*', '?', '['])
 }
 
-fn path_from(pattern: &[&[u8]], path: &[&[u8]], steps: &mut u32) -> bool {
-    *steps += 1;
-    if *steps > STEPS_MAX {
-        return false;
-    }
-    match pattern.split_first() {
-        None => path.is_empty(),
-        Some((&b"**", rest)) => (0..=path.len()).any(|skipped| path_from(rest, &path[skipped..], steps)),
-        Some((part, rest)) => path
-            .split_first()
-            .is_some_and(|(name, below)| matches_from(part, name, steps) && path_from(rest, below, steps)),
-    }
-}
-
-fn matches_from(pattern: &[u8], name: &[u8], steps: &mut u32) -> bool {
-    *steps += 1;
-    if *steps > STEPS_MAX {
-        return false;
-    }
-    match pattern.split_first() {
-        None => name.is_empty(),
-        Some((b'*', rest)) => (0..=name.len()).any(|skipped| matches_from(rest, &name[skipped..], steps)),
-        Some((b'?', rest)) => name.split_first().is_some_and(|(_, below)| matches_from(rest, below, steps)),
-        Some((b'[', rest)) => match (class(rest), name.split_first()) {
-            (Some((class, rest)), Some((byte, below))) => class.has(*byte) && matches_from(rest, below, steps),
-            (Some(_), None) => false,
+/// What is left of both after one character that matches.
+fn after_one<'p, 'n>(pattern: &'p [u8], name: &'n [u8]) -> Option<(&'p [u8], &'n [u8])> {
+    let (byte, below) = name.split_first()?;
+    let (first, rest) = pattern.split_first()?;
+    match first {
+        b'?' => Some((rest, below)),
+        b'[' => match class(rest) {
+            Some((class, rest)) => class.has(*byte).then_some((rest, below)),
             // Without its end it is an ordinary character.
-            (None, _) => name.strip_prefix(b"[").is_some_and(|below| matches_from(rest, below, steps)),
+            None => (*byte == b'[').then_some((rest, below)),
         },
-        Some((b'\\', rest)) if !rest.is_empty() => {
-            name.first() == rest.first() && matches_from(&rest[1..], &name[1..], steps)
-        }
-        Some((byte, rest)) => name.first() == Some(byte) && matches_from(rest, &name[1..], steps),
+        b'\\' if !rest.is_empty() => (*byte == rest[0]).then_some((&rest[1..], below)),
+        first => (first == byte).then_some((rest, below)),
     }
 }
 
@@ -108,14 +113,23 @@ mod tests {
             ("\\*", "a", false),
             ("[", "", false),
             ("\\", "\\", true),
+            ("*a*b", "xaxbxab", true),
+            ("*a*b", "xaxbxa", false),
+            ("a*", "a", true),
+            ("", "a", false),
         ] {
             assert_eq!(name_matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
         }
     }
 
     #[test]
-    fn a_pattern_of_many_stars_ends() {
+    fn a_pattern_of_many_stars_ends_and_is_right() {
         assert!(!name_matches(&b"a*".repeat(200), &b"a".repeat(199)));
+        assert!(name_matches(&b"*a".repeat(100), &b"ba".repeat(100)));
+        let (stars, names) = (["**", "a"].repeat(50), ["b", "a"].repeat(50));
+        let bytes = |parts: &[&'static str]| parts.iter().map(|part| part.as_bytes()).collect::<Vec<_>>();
+        assert!(path_matches(&bytes(&stars), &bytes(&names)));
+        assert!(!path_matches(&bytes(&stars), &bytes(&["b"].repeat(99))));
     }
 
     #[test]
@@ -128,6 +142,9 @@ mod tests {
             ("a/**", "a/b/c", true),
             ("a/**", "a", true),
             ("**", "x/y", true),
+            ("**/a/*/b", "a/x/a/y/b", true),
+            ("**/a/*/b", "a/x/y/b", false),
+            ("a", "a/b", false),
         ] {
             let parts = |text: &'static str| text.split('/').map(str::as_bytes).collect::<Vec<_>>();
             assert_eq!(path_matches(&parts(pattern), &parts(path)), expected, "{pattern} {path}");

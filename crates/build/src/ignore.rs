@@ -1,8 +1,10 @@
 //! `.dockerignore`: which files of a context are left out.
 
+use saggar_domain::{Code, Problem};
+
 use crate::glob::path_matches;
 
-/// Maximum number of patterns.
+/// Maximum number of patterns: each is compared with each file.
 const PATTERNS_MAX: usize = 10_000;
 
 /// The last pattern that matches a path, or a directory above it, decides.
@@ -18,9 +20,9 @@ struct Pattern {
 }
 
 impl IgnoreList {
-    pub fn parse(text: &str) -> Self {
+    pub fn parse(text: &str) -> Result<Self, Problem> {
         let mut patterns = Vec::new();
-        for line in text.trim_start_matches('\u{feff}').lines().take(PATTERNS_MAX) {
+        for line in text.trim_start_matches('\u{feff}').lines() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
@@ -40,8 +42,13 @@ impl IgnoreList {
             if !parts.is_empty() {
                 patterns.push(Pattern { parts, is_exception });
             }
+            // Without the rest of the list, files could be copied that are not to be.
+            if patterns.len() > PATTERNS_MAX {
+                let message = format!(".dockerignore has more than {PATTERNS_MAX} patterns");
+                return Err(Problem::new(Code::InvalidValue, message, "name directories instead of files"));
+            }
         }
-        Self { patterns }
+        Ok(Self { patterns })
     }
 
     /// Whether everything below an ignored directory is ignored too, so that it need not be read.
@@ -65,7 +72,8 @@ mod tests {
 
     #[test]
     fn the_last_pattern_that_matches_decides() {
-        let list = IgnoreList::parse("# comment\n\n*.log\n!keep.log\n/target\n**/cache\ndocs/../secret\nsub/*.txt\n");
+        let list =
+            IgnoreList::parse("# comment\n\n*.log\n!keep.log\n/target\n**/cache\ndocs/../secret\nsub/*.txt\n").unwrap();
         for (path, expected) in [
             ("a.log", true),
             ("keep.log", false),
@@ -82,7 +90,14 @@ mod tests {
             assert_eq!(list.ignores(path.as_bytes()), expected, "{path}");
         }
         assert!(list.has_exceptions());
-        let all = IgnoreList::parse("*\n!src\n");
+        let all = IgnoreList::parse("*\n!src\n").unwrap();
         assert!(all.ignores(b"x") && !all.ignores(b"src") && !all.ignores(b"src/lib.rs"));
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_refused_as_a_whole() {
+        let list = |patterns: usize| IgnoreList::parse(&format!("{}secret\n", "# comment\nx\n".repeat(patterns)));
+        assert!(list(PATTERNS_MAX - 1).unwrap().ignores(b"secret"));
+        assert!(list(PATTERNS_MAX).unwrap_err().message.contains("more than 10000 patterns"));
     }
 }

@@ -4,9 +4,10 @@ mod building;
 mod harness;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
 
 use building::{Context, build, build_json, line, run, stored, template, template_json};
-use harness::{Place, is_root};
+use harness::{Place, finish, is_root};
 use serde_json::{Value, json};
 
 #[test]
@@ -216,7 +217,8 @@ fn what_can_not_be_built_is_refused_with_a_remedy() {
     let context = Context::new(&place);
     context.write("file", "x");
     context.write("secret", "x");
-    context.write(".dockerignore", "secret\n");
+    context.write("secrets/one", "x");
+    context.write(".dockerignore", "secret*\n!secrets/none\n");
     symlink("/etc", context.path("absolute")).expect("ours");
     symlink("../outside", context.path("climbs")).expect("ours");
     symlink("loop", context.path("loop")).expect("ours");
@@ -229,6 +231,8 @@ fn what_can_not_be_built_is_refused_with_a_remedy() {
         ("COPY missing /", &[], 125, "there is no \"missing\""),
         ("COPY *.none /", &[], 125, "nothing matches \"*.none\""),
         ("COPY secret /", &[], 125, ".dockerignore"),
+        // It would be searched for exceptions, and has none.
+        ("COPY secrets /", &[], 125, ".dockerignore"),
         ("COPY huge /", &["--max-size", "1G"], 125, "more than the "),
         ("COPY --chown=ghost file /", &[], 125, "there is no user \"ghost\""),
         ("COPY file /bin", &["--max-entries", "1"], 125, "more than"),
@@ -291,6 +295,24 @@ fn copies_go_where_links_of_the_image_lead_and_never_outside() {
         "{seen:?}"
     );
     assert!(!outside.exists());
+}
+
+#[test]
+fn a_directory_may_have_more_files_than_a_process_may_open() {
+    let place = Place::new();
+    let context = Context::new(&place);
+    for number in 0..300 {
+        context.write(&format!("many/{number}"), "");
+    }
+    context.dockerfile("COPY many /many");
+    let plain = place.command(["template", "build", "context", "--name", "demo"]);
+    let mut limited = Command::new("prlimit");
+    limited.arg("--nofile=128").arg(plain.get_program()).args(plain.get_args()).current_dir(place.path(""));
+    limited.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let done = finish(limited.spawn().expect("it is installed"));
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(run(&place, &["/bin/sh", "-c", "set -- /many/*; echo $#"]).stdout, "300\n");
 }
 
 #[test]

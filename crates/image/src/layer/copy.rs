@@ -66,9 +66,16 @@ struct Item {
 #[derive(Debug)]
 enum ItemKind {
     Directory,
-    File { size: u64 },
+    File { size: u64, read: Option<Read> },
     Link { target: Vec<u8> },
     Fifo,
+}
+
+/// What a file had in it when the digest of the selection was made.
+#[derive(Debug)]
+struct Read {
+    digest: [u8; 32],
+    attributes: Vec<Attribute>,
 }
 
 /// Where it goes, and what becomes of owners and permissions.
@@ -97,18 +104,17 @@ impl Selection {
             }
             let name = source.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
             let mut tree = Tree { name, is_directory: seen.is_directory(), items: Vec::new() };
-            let mut waiting = vec![(source.clone(), Vec::new(), seen)];
-            while let Some((path, below, seen)) = waiting.pop() {
+            // Paths alone: a directory may have more entries than a process may have descriptors.
+            let mut waiting = vec![(source.clone(), Vec::new())];
+            while let Some((path, below)) = waiting.pop() {
                 go_on()?;
+                // What vanished meanwhile is not copied.
+                let Some(seen) = from.look(&path).map_err(unreadable)? else { continue };
                 if seen.is_directory() {
                     for name in from.names(&path).map_err(unreadable)?.into_iter().rev() {
                         let (path, below) = (joined(&path, &name), joined(&below, &name));
-                        if ignored(&path) == Fate::Left {
-                            continue;
-                        }
-                        // What vanished meanwhile is not copied.
-                        if let Some(seen) = from.look(&path).map_err(unreadable)? {
-                            waiting.push((path, below, seen));
+                        if ignored(&path) != Fate::Left {
+                            waiting.push((path, below));
                         }
                     }
                 }
@@ -120,6 +126,10 @@ impl Selection {
                     tree.items.push(item);
                 }
             }
+            // The list of what to ignore leaves nothing of it.
+            if tree.items.is_empty() {
+                return Err(missing(source));
+            }
             selection.trees.push(tree);
         }
         Ok(selection)
@@ -127,8 +137,8 @@ impl Selection {
 
     fn count(&mut self, item: &Item, budget: &Budget) -> Result<(), Problem> {
         self.entries += 1;
-        if let ItemKind::File { size } = item.kind {
-            self.bytes = self.bytes.saturating_add(size);
+        if let ItemKind::File { size, .. } = &item.kind {
+            self.bytes = self.bytes.saturating_add(*size);
         }
         let (bytes_left, entries_left) = budget.left();
         if self.bytes > bytes_left {
@@ -150,31 +160,32 @@ impl Selection {
         Ok(())
     }
 
-    /// Names, kinds, permissions, owners and contents.
-    pub fn digest(&self, from: &View, go_on: GoOn<'_>) -> Result<ContentDigest, Problem> {
+    /// Names, kinds, permissions, owners and contents. What is written later must be what was read for this.
+    pub fn digest(&mut self, from: &View, go_on: GoOn<'_>) -> Result<ContentDigest, Problem> {
         let mut hash = Sha256::new();
         let text = |hash: &mut Sha256, text: &[u8]| {
             hash.update((text.len() as u64).to_le_bytes());
             hash.update(text);
         };
-        for tree in &self.trees {
+        for tree in &mut self.trees {
             hash.update([u8::from(tree.is_directory)]);
             text(&mut hash, &tree.name);
-            for item in &tree.items {
+            for item in &mut tree.items {
                 text(&mut hash, &item.below);
                 for number in [item.mode, item.uid, item.gid] {
                     hash.update(number.to_le_bytes());
                 }
-                match &item.kind {
+                match &mut item.kind {
                     ItemKind::Directory => hash.update([1]),
-                    ItemKind::File { size } => {
+                    ItemKind::File { size, read } => {
                         hash.update([2]);
-                        let file = from.open(&item.path).map_err(|errno| about_item(item, unreadable(errno)))?;
-                        for (name, value) in kept(&file).map_err(|errno| about_item(item, unreadable(errno)))? {
-                            text(&mut hash, &name);
-                            text(&mut hash, &value);
+                        let now = read_now(from, &item.path, *size, go_on);
+                        let now = read.insert(now.map_err(|problem| about(&shown(&item.path), problem))?);
+                        for (name, value) in &now.attributes {
+                            text(&mut hash, name);
+                            text(&mut hash, value);
                         }
-                        hash.update(content::digest(file, *size, go_on).map_err(|problem| about_item(item, problem))?);
+                        hash.update(now.digest);
                     }
                     ItemKind::Link { target } => {
                         hash.update([3]);
@@ -267,12 +278,17 @@ impl Copy<'_, '_> {
         };
         match &item.kind {
             ItemKind::Directory => self.writer.directory(&place, &entry, self.budget),
-            ItemKind::File { size } => {
+            ItemKind::File { size, read } => {
                 let source = from.open(&item.path).map_err(unreadable)?;
                 entry.attributes = kept(&source).map_err(unreadable)?;
                 self.budget.content(*size)?;
                 let target = self.writer.file(&place, self.budget)?;
                 let (target, digest) = content::copy(&source, target, *size, go_on)?;
+                // Otherwise the cache would give this content to who asks for the other.
+                let is_same = |read: &Read| (&read.digest, &read.attributes) == (&digest, &entry.attributes);
+                if !read.as_ref().is_none_or(is_same) {
+                    return Err(refused("it changed while it was copied", "build again when nothing changes it"));
+                }
                 self.writer.finish_file(&target, &entry, digest)
             }
             ItemKind::Link { target } => self.writer.link(&place, target, &entry, self.budget),
@@ -370,7 +386,7 @@ fn item(from: &View, path: Vec<u8>, below: Vec<u8>, seen: &Seen) -> Result<Optio
     let stat = &seen.stat;
     let kind = match seen.kind() {
         FileType::Directory => ItemKind::Directory,
-        FileType::RegularFile => ItemKind::File { size: stat.st_size as u64 },
+        FileType::RegularFile => ItemKind::File { size: stat.st_size as u64, read: None },
         FileType::Symlink => ItemKind::Link { target: seen.link_target()? },
         FileType::Fifo => ItemKind::Fifo,
         // A sandbox has its own devices, and a socket is of no use without the program that made it.
@@ -385,6 +401,12 @@ fn item(from: &View, path: Vec<u8>, below: Vec<u8>, seen: &Seen) -> Result<Optio
         gid: from.id_inside(stat.st_gid),
         modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
     }))
+}
+
+fn read_now(from: &View, path: &[u8], size: u64, go_on: GoOn<'_>) -> Result<Read, Problem> {
+    let file = from.open(path).map_err(unreadable)?;
+    let attributes = kept(&file).map_err(unreadable)?;
+    Ok(Read { digest: content::digest(file, size, go_on)?, attributes })
 }
 
 fn kept(file: &std::fs::File) -> Result<Vec<Attribute>, Errno> {
@@ -425,4 +447,44 @@ fn parse(path: &[u8]) -> Result<EntryPath, Problem> {
 fn unreadable(errno: Errno) -> Problem {
     let why = std::io::Error::from(errno).kind();
     refused(format!("it can't be read: {why}"), "check its permissions and its disk, then build again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::path::Path;
+
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+
+    use super::*;
+    use crate::layer::written::{Content, write};
+    use crate::limits::Limits;
+
+    fn open(path: &Path) -> OwnedFd {
+        openat(CWD, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
+    }
+
+    #[test]
+    fn a_file_that_changes_after_its_digest_is_refused() {
+        let root = std::env::temp_dir().join(format!("saggar-copy-{}", std::process::id()));
+        let [from, to] = ["from", "to"].map(|name| root.join(name));
+        for (after, expected) in [("same", None), ("else", Some("it changed while it was copied"))] {
+            std::fs::create_dir_all(&from).unwrap();
+            std::fs::create_dir_all(&to).unwrap();
+            std::fs::write(from.join("file"), "same").unwrap();
+            let (view, mut budget, go_on) =
+                (View::of_directory(open(&from)), Budget::new(Limits::default()), || Ok(()));
+            let sources = [b"file".to_vec()];
+            let mut selection = Selection::list(&view, &sources, &|_| Fate::Taken, &budget, &go_on).unwrap();
+            selection.digest(&view, &go_on).unwrap();
+            std::fs::write(from.join("file"), after).unwrap();
+            let placement = Placement { to: "/file", owner: None, mode: None };
+            let content = Content::Copies { from: &view, selection: &selection, placement: &placement };
+            let written = write(&content, &View::empty(), open(&to), &mut budget, &go_on);
+            std::fs::remove_dir_all(&root).unwrap();
+            let refused = written.err().map(|problem| problem.message);
+            assert_eq!(refused.is_some(), expected.is_some(), "{refused:?}");
+            assert!(refused.unwrap_or_default().contains(expected.unwrap_or_default()));
+        }
+    }
 }
