@@ -46,12 +46,10 @@ def test_options_that_cannot_be_kept_are_refused_and_make_nothing(server, option
 CALLS = {
     "create_snapshot": (SandboxException, lambda sandbox: sandbox.create_snapshot()),
     "list_snapshots": (SandboxException, lambda sandbox: Sandbox.list_snapshots().next_items()),
-    "Template.build": (BuildException, lambda sandbox: Template.build(Template().from_image("debian:12"), "mine")),
 }
 if IS_NEW:
     CALLS |= {
         "fork": (SandboxException, lambda sandbox: sandbox.fork()),
-        "Template.build_in_background": (BuildException, lambda sandbox: Template.build_in_background(Template().from_image("debian:12"), "mine")),
         "Secret.create": (SecretException, lambda sandbox: Secret.create("name", "value")),
         "Secret.update": (SecretException, lambda sandbox: Secret.update("name", "value")),
         "Secret.get_info": (SecretException, lambda sandbox: Secret.get_info("name")),
@@ -102,11 +100,6 @@ def test_every_other_address_of_the_control_plane_says_so_to_who_may_ask(server)
         ("PATCH", "/v2/templates/base"),
         ("GET", "/templates/base/tags/groups"),
         ("GET", "/templates/base/tags/stable/assignments"),
-        ("GET", "/templates/base/builds/b/status"),
-        ("GET", "/templates/base/builds/b/logs"),
-        ("GET", "/templates/base/files/" + "0" * 64),
-        ("POST", "/v2/templates/base/builds/b"),
-        ("POST", "/v3/templates"),
         ("GET", "/volumecontent/v/dir?path=%2F"),
         ("PUT", "/volumecontent/v/file?path=a%2Fb"),
         ("DELETE", "/volumecontent/v/path?path=a"),

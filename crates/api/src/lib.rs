@@ -75,9 +75,9 @@ pub use secret::Secret;
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};
 pub use template::{
-    ImportTemplate, RemovedTemplate, TagTemplate, Template, TemplateContents, TemplateJob, TemplateJobKind,
-    TemplateJobList, TemplateJobProblem, TemplateJobState, TemplateLayer, TemplateList, TemplateLog, TemplateLogLine,
-    TemplateLogQuery, TemplateRest, UploadTemplate,
+    BuildTemplate, ImportTemplate, RemovedTemplate, TagTemplate, Template, TemplateContents, TemplateJob,
+    TemplateJobKind, TemplateJobList, TemplateJobProblem, TemplateJobState, TemplateLayer, TemplateList, TemplateLog,
+    TemplateLogLine, TemplateLogQuery, TemplateRest, UploadTemplate,
 };
 pub use time::Timestamp;
 pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};

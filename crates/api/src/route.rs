@@ -121,6 +121,8 @@ pub const TEMPLATE_JOBS: &str = "/api/v1/template-jobs";
 pub const TEMPLATE_IMPORT: &str = "/api/v1/template-jobs/import";
 /// Import an image that the client sends.
 pub const TEMPLATE_UPLOAD: &str = "/api/v1/template-jobs/upload";
+/// Build a template from a Dockerfile.
+pub const TEMPLATE_BUILD: &str = "/api/v1/template-jobs/build";
 /// Read or cancel a template job.
 pub const TEMPLATE_JOB: &str = "/api/v1/template-jobs/{job}";
 /// Log of a template job.

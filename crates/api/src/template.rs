@@ -153,6 +153,26 @@ pub struct UploadTemplate {
     pub image: Option<String>,
 }
 
+/// What an archive with a Dockerfile becomes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct BuildTemplate {
+    /// Name of the template.
+    #[param(value_type = schema::TemplateName)]
+    pub name: TemplateName,
+    /// Path of the Dockerfile in the archive; `Dockerfile` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(max_length = 512)]
+    pub file: Option<String>,
+    /// Build arguments, `NAME=VALUE` each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub arg: Vec<String>,
+    /// Run every step, also those that were run before.
+    #[serde(default)]
+    pub no_cache: bool,
+}
+
 /// A job that makes a template.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateJob {

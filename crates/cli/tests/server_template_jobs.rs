@@ -275,6 +275,85 @@ fn jobs_are_bounded_cancelled_and_end_with_their_server() {
     assert_eq!(names(&server), [""; 0]);
 }
 
+/// An archive with a Dockerfile.
+fn context(dockerfile: &str) -> Vec<u8> {
+    Tar::new().file("Dockerfile", dockerfile.as_bytes()).file("app", b"copied").end()
+}
+
+fn build(server: &Server, name: &str, dockerfile: &str) -> Value {
+    let path = format!("{JOBS}/build?name={name}&arg=WHO%3Dyou");
+    server.request("POST", &path, &["Content-Type: application/x-tar"], &context(dockerfile)).expect(202)
+}
+
+#[test]
+fn a_dockerfile_is_built_cached_and_its_failures_are_told() {
+    if !is_root() {
+        return not_here("sandboxes of a server need root");
+    }
+    let server = Server::start();
+    upload(&server, "demo", &archive("hello"));
+    let steps = "FROM demo\nARG WHO\nCOPY app /app\nRUN cat /app /greeting > /made; echo \"for $WHO\" >> /made\n";
+    let lines = |job: &Value| {
+        let log = server.get(&format!("{JOBS}/{}/log", job["id"].as_str().expect("an id"))).expect(200);
+        log["items"]
+            .as_array()
+            .expect("lines")
+            .iter()
+            .filter_map(|line| line["text"].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    let first = ended(&server, &build(&server, "built", steps));
+    assert_eq!(
+        (first["state"].as_str(), first["kind"].as_str()),
+        (Some("succeeded"), Some("build")),
+        "{first} {:?}",
+        lines(&first)
+    );
+    let sandbox = server.sandbox_with(&json!({ "template": "built" }));
+    assert_eq!(server.sh(&sandbox, "cat /made")["stdout"], "copiedhellofor you\n");
+    let again = ended(&server, &build(&server, "again", steps));
+    assert_eq!(again["template"], first["template"], "{again}");
+    assert_eq!(lines(&again).iter().filter(|line| *line == "cached").count(), 2, "{:?}", lines(&again));
+    let broken = ended(&server, &build(&server, "broken", "FROM demo\nRUN echo why; exit 3\n"));
+    assert_eq!((broken["state"].as_str(), broken["problem"]["step"].as_str()), (Some("failed"), Some("1")), "{broken}");
+    assert!(broken["problem"]["detail"].as_str().is_some_and(|detail| detail.contains("why")), "{broken}");
+    let unknown = ended(&server, &build(&server, "x", "FROM nothing\n"));
+    assert_eq!(unknown["state"], "failed", "{unknown}");
+    let refused = ended(&server, &build(&server, "x", "FROM demo\nONBUILD RUN x\n"));
+    assert!(refused["problem"]["detail"].as_str().is_some_and(|detail| detail.contains("line 2")), "{refused}");
+    assert_eq!(names(&server), ["again", "built", "demo"]);
+}
+
+#[test]
+fn a_build_is_cancelled_and_ends_with_its_server() {
+    if !is_root() {
+        return not_here("sandboxes of a server need root");
+    }
+    let mut server = Server::start();
+    upload(&server, "demo", &archive("hello"));
+    let waiting = "FROM demo\nRUN echo begun; while sleep 1; do echo on; done\n";
+    let begun = |server: &Server, job: &Value| {
+        let path = format!("{JOBS}/{}/log", job["id"].as_str().expect("an id"));
+        eventually("the step runs", || server.get(&path).text().contains("\"begun\""));
+    };
+    let job = build(&server, "one", waiting);
+    begun(&server, &job);
+    server.delete(&format!("{JOBS}/{}", job["id"].as_str().expect("an id"))).expect(200);
+    assert_eq!(ended(&server, &job)["state"], "cancelled");
+    let job = build(&server, "two", waiting);
+    begun(&server, &job);
+    server.kill();
+    server.begin();
+    assert_eq!(ended(&server, &job)["problem"]["detail"], "the server stopped before the job had ended");
+    assert_eq!(names(&server), ["demo"]);
+    // The process that built notices it with the next line of its step, and nothing of it is left.
+    eventually("no sandbox of the build is left", || {
+        std::fs::read_dir(server.data().join("sandboxes")).map_or(true, |records| records.count() == 0)
+    });
+    let contexts = std::fs::read_dir(server.data().join("templates")).expect("there are some").flatten();
+    assert!(contexts.map(|project| project.path().join("contexts")).all(|place| !place.exists()));
+}
+
 #[test]
 fn the_command_line_manages_the_templates_of_a_server() {
     if !is_root() {

@@ -1,5 +1,6 @@
 //! E2B's REST API for sandboxes: every route that its clients know, implemented or refused as unsupported.
 
+mod builds;
 mod create;
 mod egress;
 mod info;
@@ -43,7 +44,7 @@ pub fn router() -> Router<Shared> {
         .route("/default-templates", get(not_yet::templates))
         .route("/templates", get(templates::list).post(not_yet::templates))
         .route("/v2/templates", get(templates::list).post(not_yet::templates))
-        .route("/v3/templates", any(not_yet::templates))
+        .route("/v3/templates", post(builds::announce))
         .route("/templates/aliases/{*alias}", get(templates::alias))
         .route("/templates/tags", post(templates::assign_tags).delete(templates::remove_tags))
         .route("/templates/{template}", get(templates::get).delete(templates::remove).patch(not_yet::templates))
@@ -53,10 +54,10 @@ pub fn router() -> Router<Shared> {
         .route("/templates/{template}/tags/exists", get(templates::tag_exists))
         .route("/templates/{template}/tags/groups", get(not_yet::templates))
         .route("/templates/{template}/tags/{tag}/assignments", get(not_yet::templates))
-        .route("/templates/{template}/files/{hash}", get(not_yet::templates))
-        .route("/templates/{template}/builds/{build}/status", get(not_yet::templates))
-        .route("/templates/{template}/builds/{build}/logs", get(not_yet::templates))
-        .route("/v2/templates/{template}/builds/{build}", post(not_yet::templates))
+        .route("/templates/{template}/files/{hash}", get(builds::files))
+        .route("/templates/{template}/builds/{build}/status", get(builds::status))
+        .route("/templates/{template}/builds/{build}/logs", get(builds::logs))
+        .route("/v2/templates/{template}/builds/{build}", post(builds::begin))
         .route("/volumes", get(volumes::list).post(volumes::create))
         .route("/volumes/{volume}", get(volumes::get).delete(volumes::destroy))
         .route("/volumecontent/{volume}/{*rest}", any(not_yet::volume_content))
@@ -69,6 +70,7 @@ pub fn router() -> Router<Shared> {
         .route_layer(from_fn(attend::within_bounds))
         .route_layer(from_fn(words::translate));
     control
+        .route("/templates/{template}/files/{hash}", put(builds::upload))
         .route("/files", any(envd::unnamed))
         .route("/process.Process/{rpc}", any(envd::unnamed))
         .route("/filesystem.Filesystem/{rpc}", any(envd::unnamed))

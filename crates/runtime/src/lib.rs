@@ -22,6 +22,11 @@ mod settings;
 mod signing;
 mod supervisor;
 mod templates;
+
+/// What a build does, in its own terms.
+pub use saggar_build::{
+    Action as BuildAction, Base as StageBase, Command as BuildCommand, Recipe, Stage as BuildStage, Step as BuildStep,
+};
 mod volumes;
 
 pub use fault::{Fault, FileFault, FileFaultKind};
@@ -42,7 +47,8 @@ pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
 pub use templates::{
-    ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView, RegistryCredentials, RegistryRule, RemovedTemplate,
-    TEMPLATES, TemplateContents, TemplateRest, TemplateView, Upload,
+    BuildBase, BuildRequest, BuildSource, FilesHash, ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView,
+    RegistryCredentials, RegistryRule, RemovedTemplate, TEMPLATES, TemplateContents, TemplateRest, TemplateView,
+    Upload,
 };
 pub use volumes::{UsedVolume, VOLUMES, VolumeLimits};

@@ -22,6 +22,7 @@ mod making;
 mod network;
 mod pool;
 mod reach;
+mod service;
 mod sizing;
 mod strangers;
 mod template;
@@ -58,6 +59,7 @@ use admission::Slots;
 use live::Register;
 use making::Makers;
 use pool::Pools;
+use service::Services;
 use strangers::Strangers;
 
 /// Sandboxes created concurrently. Each takes a core for a few milliseconds; more would only slow all down.
@@ -87,6 +89,7 @@ struct Inner {
     register: Register,
     pools: Pools,
     jobs: Jobs,
+    services: Services,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -122,6 +125,7 @@ impl Sandboxes {
             register: Register::default(),
             pools: Pools::new(settings.pool),
             jobs: Jobs::default(),
+            services: Services::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::net::EgressMaxima;
-use saggar_domain::{ByteSize, TemplateName};
+use saggar_domain::net::{EgressMaxima, Rule};
+use saggar_domain::{ByteSize, Cpus, TemplateName};
 
 use crate::sandboxes::{PoolSize, Workspaces};
 use crate::templates::RegistryRule;
@@ -34,6 +34,14 @@ pub struct Settings {
     pub import_size_max: ByteSize,
     /// Template jobs of a project at once.
     pub template_jobs_per_project: usize,
+    /// Where the steps of builds may connect to. Without any, nowhere.
+    pub build_network: Vec<Rule>,
+    pub build_memory: ByteSize,
+    pub build_cpus: Cpus,
+    /// Files that one step of a build may write.
+    pub build_disk: ByteSize,
+    /// How long a build may take.
+    pub build_timeout: Duration,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
     /// Directories of the host that sandboxes may use.

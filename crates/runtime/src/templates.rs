@@ -6,14 +6,18 @@
 //! A job is one import. It runs in this process alone, so a server that ends takes its jobs with it: the next one
 //! reports them as failed and removes what they left.
 
+mod build;
 mod document;
+mod files;
 mod import;
 mod job;
 mod jobs;
 mod manage;
 mod registries;
 
+pub use build::{BuildBase, BuildRequest, BuildSource};
 pub use document::{JobKind, JobLine, JobOutcome, JobState};
+pub use files::FilesHash;
 pub use import::{ImportRequest, RegistryCredentials, Upload};
 pub use job::JobView;
 pub(crate) use jobs::Jobs;

@@ -55,7 +55,7 @@ const LAYERS: &[Layer] = &[
     layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
         "runtime",
-        &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox", "image"],
+        &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox", "image", "build"],
         Forbidden,
     ),
     // What starts once per sandbox. It links nothing of the server, whatever that grows to.

@@ -54,6 +54,12 @@ impl<S: Sync> FromRequestParts<S> for Name {
     }
 }
 
+impl Name {
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// The domain of the sandboxes' ports, derived from the address that the client used, including its port.
 pub(super) fn domain(server: &E2b, name: &Name) -> String {
     let port =

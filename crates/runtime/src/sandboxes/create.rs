@@ -74,10 +74,22 @@ impl Sandboxes {
                 Err(fault) => return this.without_secret(project, idempotency, fault).await,
             };
             let ready = plan.pool.as_ref().and_then(|kind| this.inner.pools.take(kind));
-            match ready {
+            let (owner, template) = (project.clone(), plan.template.clone());
+            let created = match ready {
                 Some(ready) => this.claim(project, new, plan, idempotency, ready).await,
                 None => this.make(project, new, plan, idempotency).await,
+            }?;
+            if !created.is_replay {
+                let id = &created.sandbox.asked.id;
+                if let Err(fault) = this.begin_service(&owner, id, template.as_ref()).await {
+                    this.write_end(id, EndReason::StartFailed, Some(&fault)).await;
+                    if let Some(live) = this.inner.register.get(id) {
+                        this.abandon(&live).await;
+                    }
+                    return Err(fault);
+                }
             }
+            Ok(created)
         });
         work.await.map_err(|error| Fault::internal("making a sandbox", error))?
     }

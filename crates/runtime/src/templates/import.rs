@@ -1,10 +1,11 @@
 //! Imports on behalf of a client: from a registry that the operator allows, or from an archive that the client sends.
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
@@ -82,6 +83,13 @@ impl Upload {
         .await
     }
 
+    /// The file, at its beginning.
+    pub(super) fn into_file(mut self) -> File {
+        // It was written by us, and a regular file can always go back.
+        let _ = self.file.rewind();
+        self.file
+    }
+
     /// A path by which this process can open it.
     fn path(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
@@ -92,6 +100,19 @@ impl Sandboxes {
     /// Starts an import from a registry.
     pub async fn import_template(&self, permit: &Permit, wanted: ImportRequest) -> Result<JobView, Fault> {
         permit.check(|action| *action == Action::Manage(TEMPLATES))?;
+        let registries = self.registries().await?;
+        let (request, _) = self.registry_request(wanted, registries, Arc::default())?;
+        let request = request.map_err(refused)?;
+        self.start_import(permit.project(), request, None).await
+    }
+
+    /// How to import what a client wants, or why the server doesn't; and the template's name.
+    pub(super) fn registry_request(
+        &self,
+        wanted: ImportRequest,
+        registries: Registries,
+        stop: Arc<AtomicBool>,
+    ) -> Result<(Result<Request, Problem>, TemplateName), Fault> {
         let text = wanted.source.strip_prefix("docker://").unwrap_or(&wanted.source);
         let source = Source::parse(&format!("docker://{text}")).map_err(|complaint| {
             refused(Problem::new(Code::InvalidValue, complaint, "write it as docker://REGISTRY/REPOSITORY:TAG"))
@@ -105,16 +126,18 @@ impl Sandboxes {
             ))
         })?;
         let credentials = wanted.credentials.map(checked).transpose()?;
-        let registries = self.registries().await?;
-        let to = registries.check(reference.host(), reference.port().unwrap_or(TLS_PORT)).map_err(refused)?;
+        let to = match registries.check(reference.host(), reference.port().unwrap_or(TLS_PORT)) {
+            Ok(to) => to,
+            Err(problem) => return Ok((Err(problem), name)),
+        };
         let registry = RegistryOptions {
             credentials,
             is_plain_http: registries.is_plain(&to),
             dialer: Arc::new(registries),
             ..RegistryOptions::default()
         };
-        let request = self.image_request(source, name, None, registry);
-        self.start_import(permit.project(), request, None).await
+        let request = Request { stop, ..self.image_request(source, name.clone(), None, registry) };
+        Ok((Ok(request), name))
     }
 
     /// Begins the upload of an archive.
@@ -188,7 +211,7 @@ impl Sandboxes {
     }
 }
 
-fn imported(sandboxes: &Sandboxes, job: &Job, request: &Request) -> Result<TemplateId, JobFailure> {
+pub(super) fn imported(sandboxes: &Sandboxes, job: &Job, request: &Request) -> Result<TemplateId, JobFailure> {
     let store = sandboxes.template_store(&job.project).map_err(|fault| {
         JobFailure::from(Problem::new(Code::DataDirectory, fault.to_string(), "tell the operator of the server"))
     })?;

@@ -23,6 +23,10 @@ use crate::sandboxes::{Sandboxes, now, random};
 
 /// Records of jobs that a project keeps; the oldest that are over are forgotten first.
 const KEPT_MAX: usize = 200;
+/// Builds of a project that are announced and not begun.
+const WAITING_MAX: usize = 64;
+/// How long an announced build may take to begin.
+const ANNOUNCED_MAX: Duration = Duration::from_secs(60 * 60);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Jobs that this process has started.
@@ -58,12 +62,14 @@ impl Jobs {
     /// Adds a job unless the project has too many that are not over.
     fn add(&self, project: &ProjectId, most: usize, document: JobDocument) -> Result<Arc<Job>, Fault> {
         let mut all = self.lock();
-        let unfinished = all.values().filter(|job| job.project == *project && !job.state().is_over()).count();
-        if unfinished >= most {
-            return Err(Fault::Capacity {
-                what: format!("the project has {unfinished} template jobs in progress; the maximum is {most}"),
-                retry_after: RETRY_AFTER,
-            });
+        // What is over is on disk. What was announced long ago is not waited for any more.
+        all.retain(|_, job| {
+            let is_late = job.state() == JobState::Waiting && job.view().created_at.after(ANNOUNCED_MAX) < now();
+            !job.state().is_over() && !is_late
+        });
+        match document.state {
+            JobState::Waiting => check_room(&all, project, JobState::Waiting, WAITING_MAX)?,
+            _ => check_room(&all, project, JobState::Running, most)?,
         }
         let id = document.id.clone();
         let job = Arc::new(Job::new(project.clone(), document));
@@ -83,9 +89,36 @@ impl Jobs {
         self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 
+    /// Lets an announced job begin, once, unless the project has too many that run.
+    pub(super) fn start(&self, job: &Job, most: usize) -> Result<(), Fault> {
+        let all = self.lock();
+        check_room(&all, &job.project, JobState::Running, most)?;
+        match job.state() {
+            JobState::Waiting => {
+                job.begin();
+                Ok(())
+            }
+            JobState::Running | JobState::Succeeded | JobState::Failed | JobState::Cancelled => Err(Fault::Conflict {
+                what: "the build has begun already".to_owned(),
+                help: "announce another one".to_owned(),
+            }),
+        }
+    }
+
     fn forget(&self, id: &JobId) {
         self.lock().remove(id);
     }
+}
+
+fn check_room(all: &HashMap<JobId, Arc<Job>>, project: &ProjectId, state: JobState, most: usize) -> Result<(), Fault> {
+    let count = all.values().filter(|job| job.project == *project && job.state() == state).count();
+    if count >= most {
+        return Err(Fault::Capacity {
+            what: format!("the project has {count} template jobs in progress; the maximum is {most}"),
+            retry_after: RETRY_AFTER,
+        });
+    }
+    Ok(())
 }
 
 impl Sandboxes {
@@ -243,6 +276,7 @@ impl Sandboxes {
             let mut found = 0;
             for project in this.projects_with_templates() {
                 this.jobs().note_leftovers(project.clone());
+                this.forget_interrupted_builds(&project);
                 for path in listed(&this.job_directory(&project)?) {
                     let Some(document) = read(&path).filter(|document| !document.state.is_over()) else { continue };
                     let outcome = JobOutcome { at: now(), template: None, problem: Some(interrupted()), step: None };

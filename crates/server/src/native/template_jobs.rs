@@ -1,12 +1,12 @@
 //! Template jobs: start, follow, cancel.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
-    ImportTemplate, ServerSentEvent, TemplateJob, TemplateJobKind, TemplateJobList, TemplateJobProblem,
+    BuildTemplate, ImportTemplate, ServerSentEvent, TemplateJob, TemplateJobKind, TemplateJobList, TemplateJobProblem,
     TemplateJobState, TemplateLog, TemplateLogLine, TemplateLogQuery, UploadTemplate, route,
 };
 use saggar_domain::JobId;
@@ -15,7 +15,9 @@ use saggar_http::access::Allowed;
 use saggar_http::extract::{self, JsonText, PathId, Pieces, Query};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
-use saggar_runtime::{ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials};
+use saggar_runtime::{
+    BuildRequest, BuildSource, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials, Upload,
+};
 
 use super::events::{last_event, wants_stream};
 use super::resource::resource;
@@ -33,6 +35,7 @@ resource! {
     }
     streaming {
         route::TEMPLATE_UPLOAD => post upload;
+        route::TEMPLATE_BUILD => post build;
         route::TEMPLATE_JOB_LOG => get log;
     }
 }
@@ -86,8 +89,46 @@ pub(crate) async fn upload(
     allowed: Allowed<Manage>,
     State(server): State<Shared>,
     Query(UploadTemplate { name, image }): Query<UploadTemplate>,
-    mut pieces: Pieces,
+    pieces: Pieces,
 ) -> Result<Response, Refusal> {
+    let upload = received(&server, &allowed, pieces).await?;
+    let job = server.sandboxes.import_upload(&allowed.permit, upload, name, image).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(shown(job))).into_response())
+}
+
+/// Build a template from a Dockerfile
+///
+/// The body is a tar archive, plain or gzipped, of a directory with a Dockerfile and what it copies. `FROM` names a template of the
+/// project. Each `RUN` has a sandbox of its own, with the limits and the network that the operator gives builds.
+#[utoipa::path(
+    post, path = "/api/v1/template-jobs/build", tag = "templates", operation_id = "buildTemplate",
+    params(BuildTemplate),
+    request_body(content = inline(saggar_api::schema::Octets), content_type = "application/x-tar"),
+    responses((status = 202, description = "The job", body = TemplateJob)),
+)]
+pub(crate) async fn build(
+    allowed: Allowed<Manage>,
+    State(server): State<Shared>,
+    Query(BuildTemplate { name, file, arg, no_cache }): Query<BuildTemplate>,
+    pieces: Pieces,
+) -> Result<Response, Refusal> {
+    let args = arg.iter().map(|pair| {
+        let pair = pair.split_once('=').filter(|(name, _)| !name.is_empty());
+        pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
+    });
+    let args = args
+        .collect::<Option<BTreeMap<String, String>>>()
+        .ok_or_else(|| Refusal::invalid("a build argument has no name", "write each as NAME=VALUE"))?;
+    let archive = received(&server, &allowed, pieces).await?;
+    let job = server.sandboxes.announce_build(&allowed.permit, vec![name], None).await?;
+    let file = file.unwrap_or_else(|| "Dockerfile".to_owned());
+    let request = BuildRequest { source: BuildSource::Context { archive, file, args }, no_cache };
+    let job = server.sandboxes.begin_build(&allowed.permit, &job.id, request).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(shown(job))).into_response())
+}
+
+/// The body, on disk.
+async fn received(server: &Shared, allowed: &Allowed<Manage>, mut pieces: Pieces) -> Result<Upload, Refusal> {
     let most = server.sandboxes.settings().import_size_max.bytes();
     if pieces.expected().is_some_and(|expected| expected > most) {
         return Err(extract::too_large(most));
@@ -101,8 +142,7 @@ pub(crate) async fn upload(
         }
         upload = upload.add(piece).await?;
     }
-    let job = server.sandboxes.import_upload(&allowed.permit, upload, name, image).await?;
-    Ok((StatusCode::ACCEPTED, axum::Json(shown(job))).into_response())
+    Ok(upload)
 }
 
 /// List template jobs, newest first

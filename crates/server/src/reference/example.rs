@@ -234,6 +234,11 @@ job=$(curl -sf -H "$auth" -H 'Content-Type: application/x-tar' --data-binary @im
         r#"$ curl -s -H "$auth" --json '{"source": "docker://ghcr.io/acme/tools:1"}' $api/template-jobs/import | pick detail
 this server does not fetch images from ghcr.io:443"#,
     ),
+    run(
+        "buildTemplate",
+        r#"mkdir context && printf 'FROM demo\nENV GREETING=hello\n' > context/Dockerfile && tar -cf context.tar -C context .
+curl -sf -H "$auth" -H 'Content-Type: application/x-tar' --data-binary @context.tar "$api/template-jobs/build?name=greeting""#,
+    ),
     marked(
         "getTemplateJob",
         REPEATED,

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use saggar_domain::{ByteSize, TemplateName, Timeout};
+use saggar_domain::net::{Rule, RuleError};
+use saggar_domain::{ByteSize, Cpus, TemplateName, Timeout};
 use saggar_runtime::RegistryRule;
 use saggar_runtime::runs::HttpRule;
 
@@ -118,6 +119,26 @@ impl Value for TemplateName {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text)
             .ok_or_else(|| format!("{text:?} is not the name of a template, such as python or python:3.12"))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Rule {
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|error: RuleError| error.to_string())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Cpus {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text)
     }
 
     fn show(&self) -> String {

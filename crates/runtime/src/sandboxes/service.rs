@@ -1,0 +1,108 @@
+//! The start command of a template: begun in each new sandbox, which is given away when its ready command succeeds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use saggar_domain::template::TemplateId;
+use saggar_domain::{Code, ExecSpec, Problem, ProjectId, SandboxId, Timeout};
+use saggar_sandbox::Templates;
+use tokio::time::Instant;
+
+use super::Sandboxes;
+use super::pool::StoredTemplate;
+use crate::fault::Fault;
+use crate::permit::{Action, Permit, Subject};
+
+/// How long a ready command may fail before a sandbox is given up.
+const READY_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two attempts.
+const READY_PAUSE: Duration = Duration::from_millis(100);
+/// Templates whose commands are remembered.
+const REMEMBERED_MAX: usize = 256;
+/// Marks the exec of a start command.
+const TAG: &str = "saggar-start";
+
+/// What a template says about its programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Service {
+    start: Option<String>,
+    ready: Option<String>,
+}
+
+/// Services by template. A template never changes, so what is remembered stays right.
+#[derive(Debug, Default)]
+pub(crate) struct Services(Mutex<HashMap<TemplateId, Arc<Service>>>);
+
+impl Services {
+    fn get(&self, id: &TemplateId) -> Option<Arc<Service>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
+    fn put(&self, id: TemplateId, service: Arc<Service>) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= REMEMBERED_MAX {
+            all.clear();
+        }
+        all.insert(id, service);
+    }
+}
+
+impl Sandboxes {
+    /// What the template says; nothing for a built-in one, and for one that has moved meanwhile.
+    fn service(&self, template: Option<&StoredTemplate>) -> Result<Arc<Service>, Fault> {
+        let Some(template) = template else { return Ok(Arc::default()) };
+        if let Some(known) = self.inner.services.get(&template.id) {
+            return Ok(known);
+        }
+        let held = Templates::new(&self.inner.data, &template.project).find(&template.name).map_err(Fault::Refused)?;
+        let defaults = held.manifest.defaults();
+        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone() });
+        if held.id == template.id {
+            self.inner.services.put(held.id, Arc::clone(&service));
+        }
+        Ok(service)
+    }
+
+    /// Begins the start command in a new sandbox, and waits for its ready command.
+    pub(super) async fn begin_service(
+        &self,
+        project: &ProjectId,
+        id: &SandboxId,
+        template: Option<&StoredTemplate>,
+    ) -> Result<(), Fault> {
+        let service = self.service(template)?;
+        let action = Action::Exec(id.clone());
+        let permit = Permit::decide(&Subject::Bearer { project: project.clone(), action: action.clone() }, action)?;
+        if let Some(start) = &service.start {
+            self.start_exec(&permit, shell(start, Some(TAG), None)).await?;
+        }
+        let Some(ready) = &service.ready else { return Ok(()) };
+        let deadline = Instant::now() + READY_PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Fault::Refused(Problem::new(
+                    Code::SetupFailed,
+                    format!("the template's ready command did not succeed within {} s", READY_PATIENCE.as_secs()),
+                    "try the template's start and ready commands in a sandbox, and build it anew",
+                )));
+            }
+            let followed = self.follow_exec(&permit, shell(ready, None, Some(left))).await?;
+            let finished = followed.finish(0).await?;
+            if finished.exec.exit_code == Some(0) {
+                return Ok(());
+            }
+            tokio::time::sleep(READY_PAUSE.min(left)).await;
+        }
+    }
+}
+
+fn shell(line: &str, tag: Option<&str>, timeout: Option<Duration>) -> ExecSpec {
+    ExecSpec {
+        argv: vec!["/bin/sh".to_owned(), "-c".to_owned(), line.to_owned()],
+        tag: tag.map(str::to_owned),
+        timeout: timeout.map(Timeout::from),
+        ..ExecSpec::default()
+    }
+}

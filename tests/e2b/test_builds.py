@@ -1,0 +1,103 @@
+"""Builds of templates with the client: steps, files, cache, tags, logs, errors."""
+
+import os
+import tempfile
+
+import pytest
+from e2b import BuildException, Sandbox, Template
+from test_faults import ask
+from test_sandbox import IS_NEW
+from test_templates import KEY, upload
+
+pytestmark = pytest.mark.skipif(not IS_NEW, reason="builds are tried with the newest client")
+
+
+@pytest.fixture(scope="module")
+def base(server):
+    upload(server, "tiny:1", "from the base\n")
+    return "tiny:1"
+
+
+def test_a_template_is_built_from_steps_and_used(server, base):
+    with tempfile.TemporaryDirectory() as place:
+        with open(os.path.join(place, "app.txt"), "w") as file:
+            file.write("copied\n")
+        template = (
+            Template(file_context_path=place)
+            .from_template(base)
+            .copy("app.txt", "/srv/app.txt")
+            .set_envs({"COLOUR": "blue"})
+            .run_cmd("echo $COLOUR > /srv/made; cat /srv/app.txt /greeting")
+            .set_workdir("/srv")
+        )
+        entries = []
+        info = Template.build(template, "built:v1", tags=["stable"], on_build_logs=entries.append)
+        messages = [entry.message for entry in entries]
+        assert "copied" in messages and "from the base" in messages, messages
+        assert info.template_id == "built" and Template.exists("built:v1") and Template.exists("built:stable")
+        sandbox = Sandbox.create("built:stable", timeout=60)
+        try:
+            assert sandbox.commands.run("cat /srv/made /srv/app.txt; echo $COLOUR").stdout == "blue\ncopied\nblue\n"
+        finally:
+            sandbox.kill()
+        # Again: nothing has to run.
+        entries.clear()
+        Template.build(template, "built:v2", on_build_logs=entries.append)
+        assert "cached" in [entry.message for entry in entries] and "copied" not in [entry.message for entry in entries]
+        entries.clear()
+        Template.build(template, "built:v3", skip_cache=True, on_build_logs=entries.append)
+        assert "copied" in [entry.message for entry in entries]
+
+
+def test_an_image_that_is_a_template_can_be_built_upon(server, base):
+    info = Template.build_in_background(Template().from_image("tiny:1").run_cmd("true"), "upon")
+    status = Template.get_build_status(info)
+    while status.status.value in ("building", "waiting"):
+        status = Template.get_build_status(info)
+    assert status.status.value == "ready" and status.build_id == info.build_id
+
+
+def test_a_failed_step_is_named_with_what_it_said(server, base):
+    template = Template().from_template(base).run_cmd("true").run_cmd("echo why; exit 3")
+    with pytest.raises(BuildException, match="why"):
+        Template.build(template, "broken")
+    assert not Template.exists("broken")
+    info = Template.build_in_background(template, "broken")
+    while (status := Template.get_build_status(info)).status.value in ("building", "waiting"):
+        pass
+    assert (status.status.value, status.reason.step) == ("error", "2")
+
+
+def test_what_cannot_be_built_is_refused(server, base):
+    for template, words in (
+        (Template().from_template("nothing"), "'nothing' not found"),
+        (Template().from_image("quay.io/a/b:1"), "does not fetch images from quay.io:443"),
+    ):
+        with pytest.raises(BuildException, match=words):
+            Template.build(template, "refused")
+    with pytest.raises(BuildException, match="can't be the name"):
+        Template.build(Template().from_template(base), "name/space")
+
+
+def test_links_for_uploads_are_for_one_project_and_one_hash(server, base):
+    import json
+
+    hash_ = "a" * 64
+    status, _, answer = ask(server, "GET", f"/templates/mine/files/{hash_}", KEY())
+    told = json.loads(answer)
+    assert status == 201 and told["present"] is False
+    path = told["url"].split(server.url.split("//")[1])[1]
+    for wrong in (path.replace("aaaa", "bbbb"), path.replace("prj_", "prj_a"), path[:-4] + "AAAA", path.replace("expires=1", "expires=9")):
+        assert ask(server, "PUT", wrong, {}, b"x")[0] in (400, 401), wrong
+    assert ask(server, "PUT", path, {}, b"not an archive")[0] == 200
+    assert json.loads(ask(server, "GET", f"/templates/mine/files/{hash_}", KEY())[2])["present"] is True
+
+
+def test_start_and_ready_commands_run_before_a_sandbox_is_given_away(server, base):
+    template = Template().from_template(base).set_start_cmd("sleep 1; echo up > /tmp/state; sleep 600", "cat /tmp/state")
+    Template.build(template, "service")
+    sandbox = Sandbox.create("service", timeout=60)
+    try:
+        assert sandbox.commands.run("cat /tmp/state").stdout == "up\n"
+    finally:
+        sandbox.kill()
