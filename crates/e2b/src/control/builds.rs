@@ -279,7 +279,7 @@ fn step_of(asked: &StepAsked, files: &mut BTreeSet<FilesHash>) -> Result<Step, S
         }
         "RUN" => Action::Run { command: Command::Shell(needed(0, "command")?), user: user(1), args: BTreeMap::new() },
         "ENV" => {
-            if asked.args.len() % 2 != 0 {
+            if !asked.args.len().is_multiple_of(2) {
                 return Err("ENV has a name without a value".to_owned());
             }
             Action::Env { set: asked.args.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect() }
