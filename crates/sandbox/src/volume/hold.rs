@@ -139,7 +139,8 @@ impl HeldVolume {
         })
     }
 
-    /// Refuses a file that isn't what was made, and one whose filesystem has met an error. Gives a file that was copied with holes its blocks again.
+    /// Refuses a file that isn't what was made, and one whose filesystem has met an error. Gives a file with holes,
+    /// such as a sparse copy, its blocks again.
     fn check(&self, file: &OwnedFd) -> Result<(), Problem> {
         let fail = |errno: Errno| unusable(&self.record, &format!("examining its content: {errno}"));
         let stat = fstat(file).map_err(fail)?;
@@ -156,10 +157,7 @@ impl HeldVolume {
         if number(STATE_AT) & STATE_ERRORS != 0 {
             return Err(damaged(&self.record, "its filesystem has met an error"));
         }
-        if (stat.st_blocks as u64).saturating_mul(512) < bytes {
-            ext4::allocate(file, bytes).map_err(|trouble| self.problem(trouble))?;
-        }
-        Ok(())
+        ext4::allocate(file, bytes).map_err(|trouble| self.problem(trouble))
     }
 
     fn problem(&self, trouble: Trouble) -> Problem {
