@@ -7,7 +7,7 @@ mod http;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, Command};
 
-use harness::{Done, Place, finish, is_root, not_here, show};
+use harness::{Done, Place, finish, held, is_root, not_here, show};
 use http::eventually;
 
 /// Where the magic number of an ext4 is.
@@ -197,6 +197,40 @@ fn a_device_of_somebody_else_is_not_in_the_way() {
     let done = place.sh(&["--volume", "data:/data"], "echo beside > /data/note");
     assert_eq!(done.code, 0, "{done:?}");
     assert_eq!(using.end("x").code, 0);
+}
+
+#[test]
+fn a_record_that_can_not_be_read_may_be_of_a_user() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let place = Place::new();
+    made(&place, &["create", "alone", "--size", "16M"]);
+    made(&place, &["create", "many", "--size", "16M", "--shared"]);
+    let sandbox = saggar_domain::SandboxId::from_random(held::unique());
+    let record = place.path("data/sandboxes").join(sandbox.as_str());
+    std::fs::create_dir_all(place.path("data/sandboxes")).expect("ours");
+    std::fs::write(&record, "{").expect("ours");
+    let why = format!("volume alone may be in use by sandbox {sandbox}, whose record can't be read");
+    check_refused(&place.sh(&["--volume", "alone:/data"], "true"), &why);
+    check_refused(&volume(&place, &["rm", "alone"]), &why);
+    assert_eq!(place.sh(&["--volume", "many:/data"], "true").code, 0);
+    std::fs::remove_file(&record).expect("ours");
+    assert_eq!(place.sh(&["--volume", "alone:/data"], "true").code, 0);
+}
+
+#[test]
+fn a_supervisor_without_a_project_gets_no_volume() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let place = Place::new();
+    made(&place, &["create", "data", "--size", "16M"]);
+    let spec = serde_json::json!({ "volumes": [{ "name": "data", "at": "/data" }] });
+    let started = held::start(&place, spec, held::FOR_EVER, false);
+    let refused = format!("{:?}", started.map(|supervisor| supervisor.sandbox.clone()));
+    assert!(refused.contains("no project was named for the sandbox's volumes"), "{refused}");
+    assert_eq!(place.records(), Vec::<String>::new());
 }
 
 #[test]

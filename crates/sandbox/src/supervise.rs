@@ -113,7 +113,18 @@ impl Supervised {
             }
             NetworkMode::None | NetworkMode::Host => None,
         };
-        let volume_project = start.volume_project.as_deref().unwrap_or(LOCAL_PROJECT);
+        // The operator's own volumes are no default: they belong to no project of a server.
+        let volume_project = match &start.volume_project {
+            Some(project) => project.as_str(),
+            None if spec.volumes.is_empty() => LOCAL_PROJECT,
+            None => {
+                return Err(Problem::new(
+                    Code::InvalidMount,
+                    "no project was named for the sandbox's volumes",
+                    "use a server and a supervisor of the same version",
+                ));
+            }
+        };
         let order = Order { spec: &spec, life: Life::Held, template, volume_project, hands_over_root: false };
         let mut prepared = prepare(&data, &sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;

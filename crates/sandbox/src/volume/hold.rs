@@ -84,25 +84,31 @@ impl Volumes {
     }
 }
 
-/// A killed supervisor releases its lock a moment before its sandbox is dead.
+/// A killed supervisor releases its lock a moment before its sandbox is dead. A record that can't be read may be of such a sandbox.
 fn wait_for_the_dead(data: &DataDirectory, record: &VolumeRecord) -> Result<(), Problem> {
     let records = data.sandboxes();
-    let is_dead_user = |name: &String| match inspect(records, name) {
+    let may_use = |name: &String| match inspect(records, name) {
         Ok(Found::Dead(dead)) => dead.holdings.volumes.contains(&record.id),
-        Ok(Found::Live(_) | Found::Gone) | Err(_) => false,
+        Ok(Found::Live(_) | Found::Gone) => false,
+        Err(_) => true,
     };
-    if !names(records).iter().any(is_dead_user) {
+    if !names(records).iter().any(may_use) {
         return Ok(());
     }
     reap(data);
-    match names(records).into_iter().find(is_dead_user) {
-        None => Ok(()),
-        Some(sandbox) => Err(Problem::new(
-            Code::VolumeInUse,
-            format!("volume {} was used by sandbox {sandbox}, which is dead but can't be removed yet", record.name),
+    let Some(sandbox) = names(records).into_iter().find(may_use) else { return Ok(()) };
+    let volume = &record.name;
+    let (what, help) = match inspect(records, &sandbox) {
+        Err(_) => (
+            format!("volume {volume} may be in use by sandbox {sandbox}, whose record can't be read"),
+            "use the version of saggar that wrote the record; or, if nothing of that sandbox runs, remove it from `sandboxes` in the data directory",
+        ),
+        Ok(_) => (
+            format!("volume {volume} was used by sandbox {sandbox}, which is dead but can't be removed yet"),
             "try again in a moment",
-        )),
-    }
+        ),
+    };
+    Err(Problem::new(Code::VolumeInUse, what, help))
 }
 
 impl HeldVolume {
