@@ -85,13 +85,20 @@ async fn find(
     parts: &mut http::request::Parts,
 ) -> Result<UsedVolume, Refusal> {
     let asked = path_text(parts, "volume").await.unwrap_or_default();
-    let is_asked = |volume: &UsedVolume| volume.record.id.as_str() == asked || volume.record.name.as_str() == asked;
     let volumes = server.sandboxes.volumes(&allowed.permit).await?;
-    volumes.into_iter().find(is_asked).ok_or_else(|| Refusal::not_found("volume", &asked))
+    chosen(volumes, &asked).ok_or_else(|| Refusal::not_found("volume", &asked))
+}
+
+/// A name may look like an id: the volume that has the id goes first.
+fn chosen(mut volumes: Vec<UsedVolume>, asked: &str) -> Option<UsedVolume> {
+    let by_id = volumes.iter().position(|volume| volume.record.id.as_str() == asked);
+    let by_name = || volumes.iter().position(|volume| volume.record.name.as_str() == asked);
+    by_id.or_else(by_name).map(|index| volumes.swap_remove(index))
 }
 
 fn named(name: &str) -> Result<VolumeName, Refusal> {
-    name.parse().map_err(|complaint: String| Refusal::new(saggar_api::Code::InvalidValue, complaint, ""))
+    name.parse()
+        .map_err(|complaint: String| Refusal::new(saggar_api::Code::InvalidValue, complaint, "choose another name"))
 }
 
 /// The token opens the volume's content.
@@ -102,4 +109,29 @@ fn shown(server: &Shared, name: &Name, volume: &UsedVolume) -> Value {
         "token": server.sandboxes.volume_token(&volume.project, &volume.record.id),
         "domain": domain(server, name),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use saggar_domain::{ByteSize, ProjectId, Timestamp, VolumeId, VolumeRecord};
+
+    use super::*;
+
+    fn volume(id: u8, name: &str) -> UsedVolume {
+        let name = name.parse().expect("a volume's name");
+        let id = VolumeId::from_random([id; 16]);
+        let (size, now) = (ByteSize::from_bytes(1 << 24), Timestamp::from_millis(0));
+        let record = VolumeRecord::new(id, name, size, Sharing::Shared, now);
+        UsedVolume { project: ProjectId::from_random([0; 16]), record, used_by: Vec::new() }
+    }
+
+    #[test]
+    fn a_name_that_looks_like_an_id_does_not_hide_the_volume_with_the_id() {
+        let real = volume(1, "real");
+        let id = real.record.id.clone();
+        let found = |asked: &str| chosen(vec![volume(2, id.as_str()), volume(1, "real")], asked).map(|it| it.record.id);
+        assert_eq!(found(id.as_str()), Some(id.clone()));
+        assert_eq!(found("real"), Some(id.clone()));
+        assert_eq!(found("other"), None);
+    }
 }
