@@ -96,13 +96,17 @@ fn a_shared_volume_is_one_filesystem_for_all_its_sandboxes() {
     let mut users: Vec<&str> = sandboxes.iter().map(|sandbox| id_of(sandbox)).collect();
     users.sort_unstable();
     assert_eq!(server.get(VOLUMES).expect(200)["items"][0]["used_by"], json!(users));
-    // Its supervisor is killed: the others go on, and it is a user no more.
+    // One that ends is a user no more, and the others go on.
+    assert_eq!(server.delete(&sandboxes[2]).status, 200);
+    users.retain(|user| *user != id_of(&sandboxes[2]));
+    assert_eq!(server.get(VOLUMES).expect(200)["items"][0]["used_by"], json!(users));
+    // One that fills it fills it for all, and nothing else.
     let full = server
         .sh(&sandboxes[0], "dd if=/dev/zero of=/data/big bs=1M count=32 2>&1 | grep -c 'No space'; echo fine > /tmp/x");
     assert_eq!(stdout(&full), "1\n");
     assert_eq!(
-        stdout(&server.sh(&sandboxes[1], "rm /data/big && echo again > /data/again && cat /data/again")),
-        "again\n"
+        stdout(&server.sh(&sandboxes[1], "rm /data/big && echo again > /data/again && cat /data/again /data/2")),
+        "again\n2\n"
     );
 }
 
