@@ -169,6 +169,25 @@ fn what_a_hostile_step_leaves_behind_is_harmless() {
 }
 
 #[test]
+fn what_a_step_puts_in_place_of_certificates_is_kept_whole() {
+    let place = Place::new();
+    let context = Context::new(&place);
+    let bundle = "/etc/ssl/certs/ca-certificates.crt";
+    let one = "-----BEGIN CERTIFICATE-----\\nb\\n-----END CERTIFICATE-----";
+    // What is no certificate would be searched for at each byte of the bundle. A bundle that is too long to be examined must not be cut.
+    for (own, content, size) in
+        [("a", "printf aaaaaaaa", "8\n"), (one, "dd if=/dev/zero bs=1M count=9 2>/dev/null", "9437184\n")]
+    {
+        context.dockerfile(&format!(
+            "RUN mkdir -p /etc/ssl/certs && printf '{own}' > /etc/ssl/certs/saggar-egress.pem && {content} > {bundle}"
+        ));
+        let done = build(&place, &[]);
+        assert_eq!(done.code, 0, "{done:?}");
+        assert_eq!(run(&place, &["/bin/stat", "-c", "%s", bundle]).stdout, size, "{own}");
+    }
+}
+
+#[test]
 fn a_full_disk_is_named_and_leaves_nothing() {
     if !is_root() {
         return not_here("only root can mount a small disk");

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod below;
+mod bundle;
 mod changes;
 mod content;
 mod copy;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use saggar_domain::Problem;
 use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bundle};
 
+use super::bundle::{AUTHORITY_MAX, BUNDLE_MAX, certificate, without};
 use super::content::{self, GoOn};
 use super::entry_path::EntryPath;
 use super::view::{Beyond, ResolveError, View, is_opaque};
@@ -36,8 +37,6 @@ const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
 const OF_THE_RUNTIME: &[&[u8]] = &[b"dev", b"proc", b"sys"];
 /// Files that every sandbox gets anew.
 const NAME_FILES: &[&str] = &["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
-/// Longest bundle of certificates that is examined.
-const BUNDLE_MAX: u64 = 8 << 20;
 /// The overlay's own attributes. A program inside can't make one: the kernel gives them another name.
 const OVERLAY: &[u8] = b"user.overlay.";
 const PERMISSIONS: u32 = 0o7777;
@@ -223,22 +222,23 @@ impl Walk<'_> {
     /// The bundle of certificates has the authority of this sandbox's network, which nobody may trust later. Without it, it may be the host's, which
     /// the runtime put there; or else a program made it.
     fn bundle(&mut self, path: &[u8], name: &[u8], stat: &Stat, open: &mut [Level]) -> Result<(), Problem> {
-        let level = open.last().expect("the file is in it");
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let open_own =
-            |path: &Vec<u8>| openat2(&self.changes.upper, path.as_slice(), flags, Mode::empty(), RESOLVE).ok();
-        let Some(own) = self.withheld.authorities.iter().find_map(open_own) else {
-            // The network of this sandbox is not a managed one.
+        let authorities = self.authorities()?;
+        if authorities.is_empty() || stat.st_size as u64 > BUNDLE_MAX {
+            // The network of this sandbox is not a managed one, or a program wrote something else there.
             return self.file(path, name, stat, open);
-        };
-        let own = read(File::from(own))?;
-        let content = without(read(self.open(level, name)?)?, &own);
+        }
+        let bundle = read(self.open(open.last().expect("the file is in it"), name)?, BUNDLE_MAX)?;
+        let content = without(&bundle, &authorities, self.go_on)?;
         let mut host = host_bundle();
         if !host.is_empty() && !host.ends_with(b"\n") {
             host.push(b'\n');
         }
-        let same_below =
-            self.below.open(path).ok().and_then(|file| read(file).ok()).is_some_and(|below| below == content);
+        let same_below = self
+            .below
+            .open(path)
+            .ok()
+            .and_then(|file| read(file, BUNDLE_MAX).ok())
+            .is_some_and(|below| below == content);
         if content == host || content.is_empty() || same_below {
             return Ok(());
         }
@@ -249,6 +249,26 @@ impl Walk<'_> {
         let target = self.writer.file(&parse(path)?, self.budget)?;
         let digest = super::writer::write_all(&target, &content)?;
         self.writer.finish_file(&target, &entry, digest)
+    }
+
+    /// The authority of the sandbox's network, as the files of the runtime have it. A program may have changed them; what is then there is no authority.
+    fn authorities(&self) -> Result<Vec<Vec<u8>>, Problem> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let mut found = Vec::new();
+        for path in &self.withheld.authorities {
+            let look = openat2(&self.changes.upper, path.as_slice(), OFlags::PATH | flags, Mode::empty(), RESOLVE);
+            let is_file = look.and_then(rustix::fs::fstat).is_ok_and(|stat| {
+                FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size as u64 <= AUTHORITY_MAX
+            });
+            let Some(file) = is_file
+                .then(|| openat2(&self.changes.upper, path.as_slice(), flags, Mode::empty(), RESOLVE).ok())
+                .flatten()
+            else {
+                continue;
+            };
+            found.extend(certificate(&read(File::from(file), AUTHORITY_MAX)?).map(<[u8]>::to_vec));
+        }
+        Ok(found)
     }
 
     fn open(&self, level: &Level, name: &[u8]) -> Result<File, Problem> {
@@ -324,27 +344,11 @@ impl Withheld {
     }
 }
 
-fn read(file: File) -> Result<Vec<u8>, Problem> {
+/// Of a longer file, one byte more than the maximum.
+fn read(file: File, max: u64) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
-    file.take(BUNDLE_MAX).read_to_end(&mut bytes).map_err(|error| storage("certificates can't be read", error))?;
+    file.take(max + 1).read_to_end(&mut bytes).map_err(|error| storage("certificates can't be read", error))?;
     Ok(bytes)
-}
-
-/// Takes out every occurrence.
-fn without(mut text: Vec<u8>, part: &[u8]) -> Vec<u8> {
-    let part = part.trim_ascii();
-    while let Some(at) = (!part.is_empty()).then(|| find(&text, part)).flatten() {
-        let mut end = at + part.len();
-        while text.get(end) == Some(&b'\n') {
-            end += 1;
-        }
-        text.drain(at..end);
-    }
-    text
-}
-
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    text.windows(part.len()).position(|window| window == part)
 }
 
 fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
@@ -357,24 +361,4 @@ fn parse(path: &[u8]) -> Result<EntryPath, Problem> {
 
 fn unreadable(errno: Errno) -> Problem {
     storage("what the step changed can't be read", errno)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_certificate_is_taken_out_wherever_it_is() {
-        let own = b"-----BEGIN-----\nb\n-----END-----\n";
-        let other = b"-----BEGIN-----\na\n-----END-----\n";
-        for (text, left) in [
-            ([&other[..], own].concat(), other.to_vec()),
-            ([&own[..], other, own].concat(), other.to_vec()),
-            (other.to_vec(), other.to_vec()),
-            (own.to_vec(), Vec::new()),
-        ] {
-            assert_eq!(without(text, own), left);
-        }
-        assert_eq!(without(other.to_vec(), b"\n"), other);
-    }
 }
