@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 const SCHEMA: &str = "saggar.build/v1";
 /// Maximum number of stages.
-const STAGES_MAX: usize = 64;
+pub(crate) const STAGES_MAX: usize = 64;
 /// Maximum number of steps of all stages.
-const STEPS_MAX: usize = 1000;
+pub(crate) const STEPS_MAX: usize = 1000;
 /// Maximum length of a step as it is shown.
 const SHOWN_MAX: usize = 200;
 

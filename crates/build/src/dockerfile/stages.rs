@@ -7,9 +7,9 @@ use saggar_domain::template::ExposedPort;
 
 use super::instruction::{command, flags, json, pairs};
 use super::lines::{Line, cut};
-use super::words::Words;
+use super::words::{Allowance, Words};
 use super::{Given, Notice, Parsed, wrong};
-use crate::recipe::{Action, Base, Command, Recipe, Stage, Step};
+use crate::recipe::{Action, Base, Command, Recipe, STAGES_MAX, STEPS_MAX, Stage, Step};
 
 /// Archives that ADD would unpack.
 const ARCHIVES: &[&str] = &[".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst"];
@@ -23,8 +23,10 @@ pub fn read(text: &str, given: Given<'_>) -> Result<Parsed, Problem> {
     let mut reader = Reader {
         given,
         escape,
+        allowance: Allowance::new(),
         global: platform(),
         stages: Vec::new(),
+        steps: 0,
         vars: BTreeMap::new(),
         args: BTreeMap::new(),
         envs: Vec::new(),
@@ -41,9 +43,12 @@ pub fn read(text: &str, given: Given<'_>) -> Result<Parsed, Problem> {
 struct Reader<'a> {
     given: Given<'a>,
     escape: char,
+    allowance: Allowance,
     /// Arguments declared before the first FROM.
     global: BTreeMap<String, String>,
     stages: Vec<Stage>,
+    /// Of all stages.
+    steps: usize,
     /// Arguments and environment of the current stage.
     vars: BTreeMap<String, String>,
     /// Arguments of the current stage.
@@ -78,6 +83,14 @@ impl Reader<'_> {
         if self.stages.is_empty() {
             return Err(wrong(number, format!("{} comes before FROM", line.name), "begin with FROM"));
         }
+        if self.steps == STEPS_MAX {
+            return Err(wrong(
+                number,
+                format!("there are more than {STEPS_MAX} steps"),
+                "join steps, or build in parts",
+            ));
+        }
+        self.steps += 1;
         let action = self.action(line)?;
         if let Action::Env { set } = &action {
             self.vars.extend(set.clone());
@@ -129,8 +142,11 @@ impl Reader<'_> {
 
     fn from(&mut self, line: &Line) -> Result<(), Problem> {
         let number = line.number;
+        if self.stages.len() == STAGES_MAX {
+            return Err(wrong(number, format!("there are more than {STAGES_MAX} stages"), "build in parts"));
+        }
         let (flags, rest) = flags(line);
-        let words = Words { vars: &self.global, escape: self.escape };
+        let words = Words { vars: &self.global, ..self.words() };
         let fail = |what: String| wrong(number, what, "write FROM NAME or FROM NAME AS STAGE");
         for (name, value) in flags {
             let value = words.expand(&value).map_err(fail)?;
@@ -156,6 +172,7 @@ impl Reader<'_> {
                 (Base::Template(base.clone()), env)
             }
         };
+        self.allowance.take_all(&env).map_err(fail)?;
         self.vars = env.clone();
         self.args.clear();
         self.envs.push(env);
@@ -179,8 +196,8 @@ impl Reader<'_> {
     fn arg(&mut self, line: &Line) -> Result<(), Problem> {
         let is_global = self.stages.is_empty();
         let fail = |what: String| wrong(line.number, what, "write ARG NAME or ARG NAME=DEFAULT");
-        let vars = if is_global { self.global.clone() } else { self.vars.clone() };
-        let words = Words { vars: &vars, escape: self.escape }.split(&line.rest).map_err(fail)?;
+        let vars = if is_global { &self.global } else { &self.vars };
+        let words = Words { vars, ..self.words() }.split(&line.rest).map_err(fail)?;
         if words.is_empty() {
             return Err(fail("ARG names nothing".to_owned()));
         }
@@ -246,6 +263,9 @@ impl Reader<'_> {
         if matches!(&command, Command::Exec(words) if words.is_empty()) {
             return Err(wrong(line.number, "RUN names no program", "write one after it"));
         }
+        self.allowance
+            .take_all(&self.args)
+            .map_err(|what| wrong(line.number, what, "declare large arguments after the steps that don't need them"))?;
         Ok(Action::Run { command, user: None, args: self.args.clone() })
     }
 
@@ -380,7 +400,7 @@ impl Reader<'_> {
     }
 
     fn words(&self) -> Words<'_> {
-        Words { vars: &self.vars, escape: self.escape }
+        Words { vars: &self.vars, escape: self.escape, allowance: &self.allowance }
     }
 
     fn split(&self, line: &Line, text: &str) -> Result<Vec<String>, Problem> {

@@ -37,6 +37,27 @@ fn shell(action: &Action) -> &str {
 }
 
 #[test]
+fn a_file_is_bounded_while_it_is_read() {
+    let message = |text: &str| parse_with(text, &[]).map(|_| ()).unwrap_err().message;
+    let many = |head: &str, line: &str, count: usize| format!("{head}{}", line.repeat(count));
+    let head = "FROM debian\n";
+    assert!(parse_with(&many(head, "RUN x\n", 1000), &[]).is_ok());
+    // The line after the last one that is allowed is named, whatever else comes after it.
+    let text = format!("{}NONSENSE\n", many(head, "RUN x\n", 1001));
+    assert_eq!(message(&text), "line 1002 of the Dockerfile: there are more than 1000 steps");
+    let text = format!("{}NONSENSE\n", many("", head, 65));
+    assert_eq!(message(&text), "line 65 of the Dockerfile: there are more than 64 stages");
+    // 512 KiB, over and over: as values, in the arguments of a RUN, as a default that is not used, and as the environment of stages.
+    let long = format!("FROM debian AS first\nARG A={}\n", "x".repeat(512 << 10));
+    for line in ["LABEL a=$A\n", "RUN x\n", "ARG B=$A\n", "ARG B=${C:+$A}\n", "ARG B=${A:-x}\n"] {
+        assert!(parse_with(&many(&long, line, 15), &[]).is_ok(), "{line}");
+        assert!(message(&many(&long, line, 40)).contains("variables come to more than 16 MiB"), "{line}");
+    }
+    let stages = many(&format!("{long}ENV E=$A\n"), "FROM first\n", 40);
+    assert!(message(&stages).contains("variables come to more than 16 MiB"));
+}
+
+#[test]
 fn instructions_become_steps() {
     let text = "# comment\n\nFROM debian:12 AS build\nRUN echo \\\n  # inside\n\n  two\nrun [\"make\", \"all\"]\nRUN [ -f x ] && y\nCOPY --chown=app:app --chmod=755 a b /dst/\nCOPY [\"a b\", \"/c d/\"]\nWORKDIR /srv\nUSER app\nEXPOSE 80 53/udp\nENTRYPOINT [\"x\"]\nCMD y z\nSHELL [\"/bin/ash\", \"-c\"]\nLABEL a=b\nADD x /y\n";
     assert_eq!(

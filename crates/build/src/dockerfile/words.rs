@@ -1,5 +1,6 @@
 //! Words and variables, as an instruction has them: quotes, escapes, `$NAME`, `${NAME}`, `${NAME:-default}`, `${NAME:+value}`.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// Maximum length of a text after its variables are expanded.
@@ -7,9 +8,33 @@ const EXPANDED_MAX: usize = 1 << 20;
 /// Maximum depth of `${A:-${B:-…}}`.
 const DEPTH_MAX: usize = 16;
 
+/// How many bytes a file may take out of its variables, over all its instructions. Without this bound, a short file could fill the memory by
+/// naming a long variable often.
+pub(super) struct Allowance(Cell<usize>);
+
+impl Allowance {
+    pub(super) const MAX: usize = 16 << 20;
+
+    pub(super) fn new() -> Self {
+        Self(Cell::new(Self::MAX))
+    }
+
+    pub(super) fn take(&self, bytes: usize) -> Result<(), String> {
+        let left = self.0.get().checked_sub(bytes);
+        self.0.set(left.ok_or_else(|| format!("the file's variables come to more than {} MiB", Self::MAX >> 20))?);
+        Ok(())
+    }
+
+    /// For a copy of variables.
+    pub(super) fn take_all(&self, vars: &BTreeMap<String, String>) -> Result<(), String> {
+        self.take(vars.iter().map(|(name, value)| name.len() + value.len()).sum())
+    }
+}
+
 pub(super) struct Words<'a> {
     pub(super) vars: &'a BTreeMap<String, String>,
     pub(super) escape: char,
+    pub(super) allowance: &'a Allowance,
 }
 
 impl Words<'_> {
@@ -85,9 +110,13 @@ impl Words<'_> {
         reader.at += usize::from(is_braced);
         let name = reader.name();
         let value = self.vars.get(&name);
+        let copied = || -> Result<String, String> {
+            self.allowance.take(value.map_or(0, String::len))?;
+            Ok(value.cloned().unwrap_or_default())
+        };
         if !is_braced {
             // A `$` before anything else is itself.
-            return Ok(if name.is_empty() { "$".to_owned() } else { value.cloned().unwrap_or_default() });
+            return if name.is_empty() { Ok("$".to_owned()) } else { copied() };
         }
         if name.is_empty() {
             return Err("${ is followed by no name".to_owned());
@@ -98,14 +127,14 @@ impl Words<'_> {
         reader.at += 1;
         let is_set = value.is_some_and(|value| !is_strict || !value.is_empty());
         match operation {
-            Some('}') if !is_strict => Ok(value.cloned().unwrap_or_default()),
+            Some('}') if !is_strict => copied(),
             Some(operation @ ('-' | '+' | '?')) => {
                 let other = self.read(reader, Until::Brace, depth + 1)?;
                 reader.at += 1;
                 match (operation, is_set) {
                     ('+', true) => Ok(other),
                     ('+', false) => Ok(String::new()),
-                    (_, true) => Ok(value.cloned().unwrap_or_default()),
+                    (_, true) => copied(),
                     ('?', false) => Err(format!("${{{name}}} is not set: {other}")),
                     (_, false) => Ok(other),
                 }
@@ -154,7 +183,8 @@ mod tests {
     #[test]
     fn words_are_cut_and_expanded() {
         let vars = BTreeMap::from([("A".to_owned(), "x y".to_owned()), ("E".to_owned(), String::new())]);
-        let words = Words { vars: &vars, escape: '\\' };
+        let allowance = Allowance::new();
+        let words = Words { vars: &vars, escape: '\\', allowance: &allowance };
         for (text, expected) in [
             ("a  b\tc", Ok(vec!["a", "b", "c"])),
             ("\"a b\" 'c d'", Ok(vec!["a b", "c d"])),
