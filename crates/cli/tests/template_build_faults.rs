@@ -188,6 +188,26 @@ fn what_a_step_puts_in_place_of_certificates_is_kept_whole() {
 }
 
 #[test]
+fn a_damaged_layer_is_replaced_when_its_step_is_done_again() {
+    let place = Place::new();
+    let context = Context::new(&place);
+    context.write("file", "right");
+    context.dockerfile("COPY file /file");
+    assert_eq!(build(&place, &[]).code, 0);
+    let layer = context.layer(-1);
+    let hex = layer.rsplit(':').next().expect("a digest");
+    let stored = place.path("data/templates/local/layers").join(hex).join("tree/file");
+    std::fs::write(&stored, "wrong").expect("ours");
+    assert_ne!(template(&place, &["check"]).code, 0);
+    let done = build(&place, &["--no-cache"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(context.layer(-1), layer);
+    let check = template(&place, &["check"]);
+    assert_eq!(check.code, 0, "{check:?}");
+    assert_eq!(run(&place, &["/bin/cat", "/file"]).stdout, "right");
+}
+
+#[test]
 fn a_full_disk_is_named_and_leaves_nothing() {
     if !is_root() {
         return not_here("only root can mount a small disk");

@@ -131,6 +131,10 @@ impl Build<'_> {
         let hex = record.id.hex();
         match renameat_with(self.import.staged(), staged.as_str(), &self.store.layers, hex, RenameFlags::NOREPLACE) {
             Ok(()) => fsync(&self.store.layers).map_err(fail)?,
+            Err(Errno::EXIST | Errno::NOTEMPTY) if self.store.sound_layer(&record.id).is_err() => {
+                self.import.replace(&staged, &record.id)?;
+                fsync(&self.store.layers).map_err(fail)?;
+            }
             // The same files were written before. Ours are removed with everything else that is staged.
             Err(Errno::EXIST | Errno::NOTEMPTY) => {}
             Err(errno) => return Err(fail(errno)),

@@ -158,7 +158,9 @@ impl Import<'_> {
                 RenameFlags::NOREPLACE,
             ) {
                 Ok(()) => {}
-                Err(Errno::EXIST | Errno::NOTEMPTY) if store.sound_layer(layer).is_err() => self.replace(layer)?,
+                Err(Errno::EXIST | Errno::NOTEMPTY) if store.sound_layer(layer).is_err() => {
+                    self.replace(layer.hex(), layer)?;
+                }
                 // Another import has brought the same layer meanwhile; ours is removed with the rest.
                 Err(Errno::EXIST | Errno::NOTEMPTY) => {}
                 Err(errno) => return Err(fail(errno)),
@@ -193,12 +195,12 @@ impl Import<'_> {
         Ok(before.filter(|before| *before != id))
     }
 
-    /// Puts a layer in the place of a damaged one. Live sandboxes may use what is left of that one, so it is kept for them.
-    fn replace(&self, layer: &LayerId) -> Result<(), Problem> {
-        let fail = |errno: Errno| storage("the import can't be completed", errno);
+    /// Puts a staged layer in the place of a damaged one. Live sandboxes may use what is left of that one, so it is kept for them.
+    pub(super) fn replace(&self, staged: &str, layer: &LayerId) -> Result<(), Problem> {
+        let fail = |errno: Errno| storage("a damaged layer can't be replaced", errno);
         let beside = format!("{REPLACED}{}", random_name().map_err(fail)?);
         let store = self.store;
-        renameat(self.staging.directory(), layer.hex(), &store.staging, beside.as_str()).map_err(fail)?;
+        renameat(self.staging.directory(), staged, &store.staging, beside.as_str()).map_err(fail)?;
         pass("import/repair");
         renameat_with(&store.staging, beside.as_str(), &store.layers, layer.hex(), RenameFlags::EXCHANGE).map_err(fail)
     }
