@@ -348,3 +348,20 @@ fn a_build_that_nobody_listens_to_any_more_is_cancelled() {
     assert_eq!(finish(child).code, 1);
     assert_eq!(place.records(), Vec::<String>::new());
 }
+
+#[test]
+fn a_build_whose_listener_hangs_is_cancelled() {
+    let place = Place::new();
+    Context::new(&place);
+    // More than a pipe holds.
+    let steps = json!([
+        {"do": "copy", "sources": ["bin"], "to": "/bin"},
+        {"do": "run", "command": ["/bin/sh", "-c", "while true; do echo line; done"]},
+    ]);
+    let mut child = place.command(["__build"]).stdin(Stdio::piped()).spawn().expect("built");
+    feed(&mut child, request(&place, "one", steps).to_string().as_bytes());
+    let unread = child.stdout.take().expect("spawned with a pipe");
+    assert_eq!(finish(child).code, 1);
+    assert_eq!(place.records(), Vec::<String>::new());
+    drop(unread);
+}

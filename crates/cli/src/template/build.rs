@@ -31,7 +31,7 @@ const SIGNALS: &[i32] = &[1, 2, 3, 15];
 const STEP_FAILED: u8 = 1;
 /// Maximum size of a Dockerfile, of a recipe and of a request.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How long a reader of our output is waited for. A step's deadline is not enforced meanwhile.
+/// How long each wait for a reader of our output may last. A step's deadline is not enforced meanwhile.
 const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 #[derive(Args, Debug)]
@@ -211,14 +211,15 @@ fn progress() -> Log {
     })
 }
 
-/// One build for a server: a request on stdin, events on stdout. Whoever asked is gone if nobody reads them, and then the build is cancelled.
+/// One build for a server: a request on stdin, events on stdout. Whoever asked is gone or hangs if nobody reads them, and then the build is
+/// cancelled.
 pub(crate) fn process() -> ExitCode {
     let is_lost = Rc::new(Cell::new(false));
     let log = Log::new({
         let is_lost = Rc::clone(&is_lost);
         move |event| {
             let line = format!("{}\n", serde_json::to_string(&event).expect("our own types have only text keys"));
-            if !is_lost.get() && write_all(std::io::stdout().as_fd(), line.as_bytes(), None).is_err() {
+            if !is_lost.get() && write_all(std::io::stdout().as_fd(), line.as_bytes(), Some(PATIENCE)).is_err() {
                 is_lost.set(true);
                 let own = rustix::process::getpid();
                 rustix::process::kill_process(own, rustix::process::Signal::TERM).expect("a process may signal itself");
