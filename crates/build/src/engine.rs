@@ -41,11 +41,13 @@ pub fn build(
     let _ = store.collect_interrupted();
     let needed = order.recipe.needed();
     let count = needed.iter().map(|index| order.recipe.stages[*index].steps.len()).sum();
+    let watch = Watch { signals, is_cancelled: Cell::new(false) };
+    let begun = store.begin_build(order.limits(), &|| watch.check());
     let engine = Engine {
         data,
         order,
-        build: store.begin_build(order.limits())?,
-        watch: Watch { signals, is_cancelled: Cell::new(false) },
+        build: begun.map_err(|problem| Failure { is_cancelled: watch.is_cancelled.get(), ..problem.into() })?,
+        watch,
         log,
         context: None,
         stages: vec![None; order.recipe.stages.len()],

@@ -4,12 +4,13 @@
 mod building;
 mod harness;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use building::{Context, build, build_json, run, stored, template, template_json};
+use harness::held::until;
 use harness::{Done, Place, feed, finish, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -103,6 +104,44 @@ fn a_signal_cancels_ends_the_sandbox_and_leaves_nothing_half_made() {
         context.dockerfile("RUN echo > /fine");
         assert_eq!(build_json(&place, &[])["cached_steps"], 2);
     }
+}
+
+#[test]
+fn a_signal_ends_a_build_that_waits_for_its_dockerfile() {
+    let place = Place::new();
+    Context::new(&place);
+    let arguments = ["template", "build", "context", "--name", "demo", "-f", "-"];
+    let mut child = place.command(arguments).stdin(Stdio::piped()).spawn().expect("built");
+    let mut stdin = child.stdin.take().expect("spawned with a pipe");
+    stdin.write_all(b"FROM scratch\n").expect("a pipe of ours");
+    // It has read this, and waits for the rest.
+    until(|| (rustix::io::ioctl_fionread(&stdin).ok()? == 0).then_some(()));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    assert_eq!(finish(child).code, -Signal::INT.as_raw());
+    assert_eq!(stored(&place), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_cancels_a_build_that_waits_for_a_collection() {
+    let place = Place::new();
+    let context = Context::new(&place);
+    context.dockerfile("");
+    assert_eq!(build(&place, &[]).code, 0);
+    let lock = std::fs::File::open(place.path("data/templates/local/lock")).expect("ours");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("no build is in progress");
+    let child = place.command(["template", "build", "context", "--name", "other"]).spawn().expect("built");
+    let status = format!("/proc/{}/status", child.id());
+    // From then on a signal doesn't end it at once.
+    until(|| {
+        let status = std::fs::read_to_string(&status).ok()?;
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?;
+        let blocked = u64::from_str_radix(blocked.trim(), 16).ok()?;
+        (blocked & 1 << (Signal::INT.as_raw() - 1) != 0).then_some(())
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let done = finish(child);
+    assert!(done.code == 1 && done.stderr.contains("the build was cancelled"), "{done:?}");
+    assert_eq!(names(&place), 1);
 }
 
 #[test]

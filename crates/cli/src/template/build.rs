@@ -94,10 +94,11 @@ pub(super) fn build(
     arguments: BuildArguments,
     is_json: bool,
 ) -> Result<Done, Unsuccessful> {
+    let log = if is_json { Log::new(|_| {}) } else { progress() };
+    // May wait for stdin, and then a signal must end it.
+    let recipe = recipe(store, &arguments, &log)?;
     // From here on a signal only cancels, and never leaves anything half-made.
     let signals = block_signals()?;
-    let log = if is_json { Log::new(|_| {}) } else { progress() };
-    let recipe = recipe(store, &arguments, &log)?;
     let order = Order {
         name: arguments.name,
         recipe,

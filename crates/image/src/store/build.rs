@@ -35,9 +35,9 @@ pub struct Made {
 }
 
 impl Store {
-    /// Waits while layers are removed.
-    pub fn begin_build(&self, limits: Limits) -> Result<Build<'_>, Problem> {
-        Ok(Build { store: self, import: self.begin()?, budget: Budget::new(limits) })
+    /// Waits while layers are removed, unless it is to stop.
+    pub fn begin_build(&self, limits: Limits, go_on: GoOn<'_>) -> Result<Build<'_>, Problem> {
+        Ok(Build { store: self, import: self.begin_unless(go_on)?, budget: Budget::new(limits) })
     }
 
     /// The entry of a stored layer; `None` if the store doesn't have it, or can't use it.

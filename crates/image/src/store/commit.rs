@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, FlockOperation, Mode, OFlags, RenameFlags, fsync, openat, renameat, renameat_with, syncfs, unlinkat,
@@ -18,7 +19,10 @@ use super::staging::{Staging, random_name};
 use super::{DIRECTORY, Lock, Store, made};
 use crate::fail_point::pass;
 use crate::failure::storage;
+use crate::layer::GoOn;
 
+/// How long to wait before a lock is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(50);
 /// The directory beside a layer's files that names its blobs.
 const PROOFS: &str = "proofs";
 /// How the names of damaged layers begin that were replaced.
@@ -34,7 +38,21 @@ pub(crate) struct Import<'a> {
 impl Store {
     /// Waits while layers are removed.
     pub(crate) fn begin(&self) -> Result<Import<'_>, Problem> {
-        let lock = self.locked(Lock::Layers, FlockOperation::LockShared)?;
+        self.begin_with(self.locked(Lock::Layers, FlockOperation::LockShared)?)
+    }
+
+    /// The same, and asks meanwhile whether to go on.
+    pub(super) fn begin_unless(&self, go_on: GoOn<'_>) -> Result<Import<'_>, Problem> {
+        loop {
+            go_on()?;
+            if let Some(lock) = self.lock(Lock::Layers, FlockOperation::NonBlockingLockShared)? {
+                return self.begin_with(lock);
+            }
+            pause();
+        }
+    }
+
+    fn begin_with(&self, lock: OwnedFd) -> Result<Import<'_>, Problem> {
         Ok(Import { store: self, staging: Staging::new(self)?, lock })
     }
 
@@ -204,6 +222,14 @@ impl Import<'_> {
         pass("import/repair");
         renameat_with(&store.staging, beside.as_str(), &store.layers, layer.hex(), RenameFlags::EXCHANGE).map_err(fail)
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "nothing tells when the lock of a file is free, unless one waits for it alone"
+)]
+fn pause() {
+    std::thread::sleep(LOCK_PAUSE);
 }
 
 fn unfinished(name: &LayerId) -> String {
