@@ -267,7 +267,10 @@ impl<'a> Engine<'a> {
             None => None,
             Some(chown) => {
                 let below = self.view(state)?;
-                let account = account_in(&below.layers(), chown)
+                // A number alone is the group's too, as with Docker. A name's group is in the image's accounts.
+                let is_number = chown.bytes().all(|byte| byte.is_ascii_digit());
+                let wanted = if is_number { format!("{chown}:{chown}") } else { chown.clone() };
+                let account = account_in(&below.layers(), &wanted)
                     .map_err(|why| wrong(why, "name a user or group that the image has, or its number"))?;
                 Some((account.uid, account.gid))
             }

@@ -316,6 +316,22 @@ fn a_directory_may_have_more_files_than_a_process_may_open() {
 }
 
 #[test]
+fn the_group_of_a_copy_follows_its_user() {
+    let place = Place::new();
+    let context = Context::new(&place);
+    context.write("file", "x");
+    context.write("etc/passwd", "app:x:12:34::/:/bin/sh\n");
+    let users = ["1000", "app", "1000:5", "12"];
+    let copies = users.map(|user| format!("COPY --chown={user} file /{user}\n")).concat();
+    context.dockerfile(&format!("COPY etc /etc\n{copies}"));
+    let done = build(&place, &[]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let seen = run(&place, &["/bin/stat", "-c", "%u:%g", "/1000", "/app", "/1000:5", "/12"]);
+    let expected = if is_root() { "1000:1000\n12:34\n1000:5\n12:12\n" } else { "0:0\n0:0\n0:0\n0:0\n" };
+    assert_eq!(seen.stdout, expected, "{seen:?}");
+}
+
+#[test]
 fn stages_are_built_as_far_as_they_are_needed() {
     let place = Place::new();
     let context = Context::new(&place);
