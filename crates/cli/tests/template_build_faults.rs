@@ -283,7 +283,7 @@ fn an_ordinary_user_builds_and_runs_its_own_template() {
     let binary = place.path("saggar");
     harness::copy_program(env!("CARGO_BIN_EXE_saggar"), &binary);
     let context = Context::new(&place);
-    context.dockerfile("RUN mkdir -p /d/closed && echo x > /d/closed/f && chmod 000 /d/closed/f /d/closed && echo y > /d/y && chmod 4755 /d/y && rm /bin/seq && id -u > /id\nCMD cat /d/y /id");
+    context.dockerfile("RUN mkdir -p /d/closed && echo x > /d/closed/f && chmod 000 /d/closed/f /d/closed && mkdir /d/listed && echo z > /d/listed/f && chmod 600 /d/listed && echo y > /d/y && chmod 4755 /d/y && rm /bin/seq && id -u > /id\nCMD cat /d/y /id /d/listed/f");
     let data = place.path("data");
     std::fs::create_dir(&data).expect("ours");
     std::os::unix::fs::lchown(&data, Some(NOBODY), Some(NOBODY)).expect("we are root");
@@ -297,7 +297,7 @@ fn an_ordinary_user_builds_and_runs_its_own_template() {
     let arguments = ["template", "build", source.to_str().expect("plain"), "--name", "demo"];
     let done = attempt(&arguments);
     assert_eq!(done.code, 0, "{done:?}");
-    assert_eq!(attempt(&["run", "--template", "demo"]).stdout, "y\n0\n");
+    assert_eq!(attempt(&["run", "--template", "demo"]).stdout, "y\n0\nz\n");
     let gone = attempt(&["run", "--template", "demo", "--", "/bin/ls", "/bin/seq"]);
     assert_ne!(gone.code, 0, "{gone:?}");
     let again = attempt(&arguments);

@@ -23,7 +23,7 @@ use super::entry_path::EntryPath;
 use super::view::{Beyond, ResolveError, View, is_opaque};
 use super::whiteout::is_whiteout;
 use super::writer::Writer;
-use super::{NOBODY, attributes};
+use super::{NOBODY, Ownership, attributes};
 use crate::failure::{about, refused, shown, storage};
 use crate::limits::Budget;
 use crate::tar::{Entry, Kind};
@@ -110,14 +110,11 @@ impl Walk<'_> {
         }
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
+                // One that can be read but not searched can be listed, and nothing in it opened.
+                if stat.st_mode & 0o500 != 0o500 && Ownership::here() == Ownership::Dropped {
+                    self.unlock(level, name, 0o700)?;
+                }
                 let directory = openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE);
-                let directory = match directory {
-                    Err(Errno::ACCESS) => {
-                        self.unlock(level, name, 0o700)?;
-                        openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE)
-                    }
-                    other => other,
-                };
                 self.enter(path.to_vec(), directory.map_err(unreadable)?, &stat, open)
             }
             FileType::RegularFile if path == self.withheld.bundle => self.bundle(path, name, &stat, open),
