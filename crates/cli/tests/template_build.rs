@@ -219,6 +219,8 @@ fn what_can_not_be_built_is_refused_with_a_remedy() {
     context.write("secret", "x");
     context.write("secrets/one", "x");
     context.write(".dockerignore", "secret*\n!secrets/none\n");
+    context.write("one/name", "x");
+    context.write("two/name/file", "x");
     symlink("/etc", context.path("absolute")).expect("ours");
     symlink("../outside", context.path("climbs")).expect("ours");
     symlink("loop", context.path("loop")).expect("ours");
@@ -228,6 +230,8 @@ fn what_can_not_be_built_is_refused_with_a_remedy() {
         ("COPY absolute/passwd /", &[], 125, "leads out of what is copied from"),
         ("COPY climbs /", &[], 125, "leads out of what is copied from"),
         ("COPY loop /", &[], 125, "lead in a circle"),
+        ("COPY one two /", &[], 125, "correct the step: two of its sources may have the same name"),
+        ("RUN truncate -s 3G /hole", &["--max-size", "1G"], 125, "what the steps copy and write is larger than 1G"),
         ("COPY missing /", &[], 125, "there is no \"missing\""),
         ("COPY *.none /", &[], 125, "nothing matches \"*.none\""),
         ("COPY secret /", &[], 125, ".dockerignore"),

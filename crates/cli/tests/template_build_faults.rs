@@ -155,7 +155,7 @@ fn limits_of_a_step_hold_and_are_named() {
             "RUN mkdir /many && cd /many && for i in $(seq 1 300); do echo > $i; done",
             &["--max-entries", "200"],
             125,
-            "more than 200 entries",
+            "the steps copy and write more than 200 entries",
         ),
         ("RUN truncate -s 3G /hole", &["--max-size", "1G"], 125, "larger than 1G"),
         (

@@ -1,4 +1,4 @@
-//! How much one image may bring, and how much of it is left.
+//! How much one image or build may bring, and how much of it is left.
 
 use saggar_domain::{ByteSize, Problem};
 
@@ -7,7 +7,7 @@ use crate::failure::refused;
 /// Maximum length of all paths of an image that are kept in memory.
 const PATHS_BYTES_MAX: u64 = 256 << 20;
 
-/// Bounds of one import.
+/// Bounds of one import or build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Of all layers, uncompressed.
@@ -22,10 +22,18 @@ impl Default for Limits {
     }
 }
 
-/// What an import may still write. Each method takes its share or refuses the image.
+/// What is bounded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Image,
+    Steps,
+}
+
+/// What an import or a build may still write. Each method takes its share or refuses.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limits: Limits,
+    origin: Origin,
     archives: u64,
     contents: u64,
     entries: u64,
@@ -33,31 +41,39 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
+    /// Of an image.
     pub(crate) fn new(limits: Limits) -> Self {
+        Self::of(limits, Origin::Image)
+    }
+
+    /// Of what the steps of a build copy and write.
+    pub(crate) fn for_build(limits: Limits) -> Self {
+        Self::of(limits, Origin::Steps)
+    }
+
+    fn of(limits: Limits, origin: Origin) -> Self {
         let Limits { bytes_max, entries_max } = limits;
-        Self { limits, archives: bytes_max, contents: bytes_max, entries: entries_max, paths: PATHS_BYTES_MAX }
+        Self { limits, origin, archives: bytes_max, contents: bytes_max, entries: entries_max, paths: PATHS_BYTES_MAX }
     }
 
     /// The most that the next archive may have, uncompressed, and what to say if it has more.
     pub(crate) fn archive_max(&self) -> (u64, Problem) {
-        (self.archives, too_large(self.limits))
+        (self.archives, self.too_large())
     }
 
     /// Bytes of an archive, uncompressed.
     pub(crate) fn archive(&mut self, bytes: u64) -> Result<(), Problem> {
-        let limits = self.limits;
-        take(&mut self.archives, bytes).ok_or_else(|| too_large(limits))
+        take(&mut self.archives, bytes).ok_or_else(|| self.too_large())
     }
 
     /// Bytes of a file, holes included.
     pub(crate) fn content(&mut self, bytes: u64) -> Result<(), Problem> {
-        let limits = self.limits;
-        take(&mut self.contents, bytes).ok_or_else(|| too_large(limits))
+        take(&mut self.contents, bytes).ok_or_else(|| self.too_large())
     }
 
     /// Names that are about to be read, before they are taken as entries.
     pub(crate) fn listed(&self, count: u64) -> Result<(), Problem> {
-        if count <= self.entries { Ok(()) } else { Err(too_many(self.limits)) }
+        if count <= self.entries { Ok(()) } else { Err(self.too_many()) }
     }
 
     /// What is left of the size and of the entries.
@@ -67,32 +83,46 @@ impl Budget {
 
     /// One entry.
     pub(crate) fn entry(&mut self, path_bytes: usize) -> Result<(), Problem> {
-        let limits = self.limits;
-        take(&mut self.entries, 1).ok_or_else(|| too_many(limits))?;
+        take(&mut self.entries, 1).ok_or_else(|| self.too_many())?;
         take(&mut self.paths, path_bytes as u64).ok_or_else(|| {
-            refused(
-                format!("the names of the image's files take more than {} MiB", PATHS_BYTES_MAX >> 20),
-                "import an image with fewer or shorter names",
-            )
+            let (what, help) = match self.origin {
+                Origin::Image => ("the names of the image's files take", "import an image with fewer or shorter names"),
+                Origin::Steps => ("the names of the files of all steps take", "write fewer files, or shorter names"),
+            };
+            refused(format!("{what} more than {} MiB", PATHS_BYTES_MAX >> 20), help)
         })
+    }
+
+    fn too_many(&self) -> Problem {
+        let max = self.limits.entries_max;
+        match self.origin {
+            Origin::Image => refused(
+                format!("the image has more than {max} entries"),
+                "use an image with fewer files, or raise --max-entries",
+            ),
+            Origin::Steps => refused(
+                format!("the steps copy and write more than {max} entries"),
+                "copy and write fewer files, or raise --max-entries",
+            ),
+        }
+    }
+
+    fn too_large(&self) -> Problem {
+        let max = ByteSize::from_bytes(self.limits.bytes_max);
+        match self.origin {
+            Origin::Image => refused(
+                format!("the image is larger than {max} when uncompressed"),
+                "use a smaller image, or raise --max-size",
+            ),
+            Origin::Steps => refused(
+                format!("what the steps copy and write is larger than {max}"),
+                "copy and write less, or raise --max-size",
+            ),
+        }
     }
 }
 
 fn take(left: &mut u64, amount: u64) -> Option<()> {
     *left = left.checked_sub(amount)?;
     Some(())
-}
-
-fn too_many(limits: Limits) -> Problem {
-    refused(
-        format!("the image has more than {} entries", limits.entries_max),
-        "use an image with fewer files, or raise --max-entries",
-    )
-}
-
-fn too_large(limits: Limits) -> Problem {
-    refused(
-        format!("the image is larger than {} when uncompressed", ByteSize::from_bytes(limits.bytes_max)),
-        "use a smaller image, or raise --max-size",
-    )
 }

@@ -39,7 +39,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::
 const SET_IDS: u32 = 0o6000;
 /// Longest target of a symbolic link, as the kernel has it.
 const TARGET_LEN_MAX: usize = 4095;
-const HOSTILE: &str = "the image is malformed or hostile: don't use it, or build it anew";
+pub(super) const HOSTILE: &str = "the image is malformed or hostile: don't use it, or build it anew";
 
 pub(super) struct Writer {
     root: Rc<OwnedFd>,
@@ -284,7 +284,6 @@ impl Writer {
     fn keep_attributes(&mut self, file: Option<BorrowedFd<'_>>, entry: &Entry) -> Result<(), Problem> {
         self.dropped.attributes += entry.attributes_unread;
         attributes::apply(file.as_ref(), &entry.attributes, &mut self.dropped)
-            .map_err(|errno| storage("an extended attribute can't be written", errno))
     }
 
     fn own(&mut self, file: BorrowedFd<'_>, uid: u64, gid: u64) -> Result<(), Errno> {

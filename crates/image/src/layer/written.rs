@@ -11,7 +11,7 @@ use super::content::GoOn;
 use super::copy::{Placement, Selection, make_directory};
 use super::tree_digest::{Contents, TreeDigest};
 use super::view::View;
-use super::writer::Writer;
+use super::writer::{HOSTILE, Writer};
 use super::{Ownership, changes};
 use crate::failure::storage;
 use crate::limits::Budget;
@@ -50,12 +50,12 @@ pub(crate) fn write(
     let ownership = Ownership::here();
     let mut writer = Writer::new(tree, Below::default(), ownership)?;
     let is_changed = match content {
-        Content::Changes(changes) => changes::write(changes, below, &mut writer, budget, go_on)?,
+        Content::Changes(changes) => changes::write(changes, below, &mut writer, budget, go_on).map_err(of_a_step)?,
         Content::Copies { from, selection, placement } => {
-            selection.write(from, below, placement, &mut writer, budget, go_on)?;
+            selection.write(from, below, placement, &mut writer, budget, go_on).map_err(of_a_step)?;
             true
         }
-        Content::Directory(path) => make_directory(below, path, &mut writer, budget)?,
+        Content::Directory(path) => make_directory(below, path, &mut writer, budget).map_err(of_a_step)?,
     };
     if !is_changed {
         return Ok(Written::Nothing);
@@ -66,4 +66,12 @@ pub(crate) fn write(
     let id = LayerId::of(format!("{FORM}\n{}\n{}", ownership.record(), found.digest).as_bytes());
     let amount = Amount { entries: found.entries, bytes: found.bytes };
     Ok(Written::Layer(LayerRecord::new(id, ownership.record(), found.digest, amount, amount, writer.dropped)))
+}
+
+/// The writer's advice is about images of strangers. What it writes here comes from a step of the user's own.
+fn of_a_step(problem: Problem) -> Problem {
+    match problem.help == HOSTILE {
+        true => Problem { help: "correct the step: two of its sources may have the same name".to_owned(), ..problem },
+        false => problem,
+    }
 }

@@ -37,7 +37,7 @@ pub struct Made {
 impl Store {
     /// Waits while layers are removed, unless it is to stop.
     pub fn begin_build(&self, limits: Limits, go_on: GoOn<'_>) -> Result<Build<'_>, Problem> {
-        Ok(Build { store: self, import: self.begin_unless(go_on)?, budget: Budget::new(limits) })
+        Ok(Build { store: self, import: self.begin_unless(go_on)?, budget: Budget::for_build(limits) })
     }
 
     /// The entry of a stored layer; `None` if the store doesn't have it, or can't use it.

@@ -62,7 +62,7 @@ impl Store {
             Problem::new(
                 saggar_domain::Code::DataDirectory,
                 format!("the stored layer {id} can't be used: {why}"),
-                "remove the templates that use it with `saggar template rm`, then `saggar template gc`, then import again",
+                "remove the templates that use it with `saggar template rm`, then `saggar template gc`, then import or build again",
             )
         };
         let path = format!("{}/layer.json", id.hex());
