@@ -353,7 +353,7 @@ fn stages_are_built_as_far_as_they_are_needed() {
     let seen = run(&place, &["/bin/stat", "-c", "%a %u:%g", "/result/out"]);
     assert_eq!(seen.stdout, if is_root() { "600 3:4\n" } else { "600 0:0\n" }, "{seen:?}");
     let done = build(&place, &["--target", "made"]);
-    assert!(done.code == 0 && done.stdout.contains("3 of 3 steps") || done.stdout.contains("2 of 3 steps"), "{done:?}");
+    assert!(done.code == 0 && done.stdout.contains("; 2 of 3 steps cached"), "{done:?}");
     // A template of the store is a base and a source too.
     context.write("Dockerfile", "FROM demo\nRUN cat /out\nCOPY --from=demo /out /again\n");
     let done = template(&place, &["build", "context", "--name", "second:1"]);
@@ -381,8 +381,8 @@ steps = [
 "#,
     );
     let done = build(&place, &["-f", "context/steps.toml"]);
-    // Only root may write the top directory.
-    assert!(done.code == 1 || !is_root(), "{done:?}");
+    // Only root may write the top directory. An ordinary user's sandbox has one id, which everything in it belongs to.
+    assert_eq!(done.code, if is_root() { 1 } else { 0 }, "{done:?}");
     let text = std::fs::read_to_string(context.path("steps.toml")).expect("ours").replace("12:13", "0");
     context.write("steps.toml", &text);
     assert_eq!(build(&place, &["-f", "context/steps.toml"]).code, 0);

@@ -182,14 +182,18 @@ fn what_a_hostile_step_leaves_behind_is_harmless() {
     let outside = place.path("outside");
     context.dockerfile(&format!(
         "RUN setsid sleep 1000 & echo started\n\
-         RUN ln -s {outside} /dir && ln -s /proc/1/root /etc/root && mkdir -p /a/b && chmod 000 /a /a/b && mknod /dev/x c 1 3 2>/dev/null; mknod /null c 1 3 2>/dev/null; mknod /gone c 0 0 2>/dev/null; rm -rf /tmp /etc/hosts; true\n\
+         RUN ln -s {outside} /dir && ln -s /proc/1/root /etc/root && mkdir -p /a/b && chmod 000 /a /a/b\n\
+         RUN for node in '/dev/x c 1 3' '/null c 1 3' '/gone c 0 0'; do mknod $node 2>/dev/null && echo made $node || echo refused $node; done; rm -rf /tmp /etc/hosts && [ ! -e /tmp ] && [ ! -e /etc/hosts ]\n\
          COPY bin/busybox /dir/x\n\
          RUN ls -d /a/b",
         outside = outside.display()
     ));
     let done = build(&place, &[]);
     assert_eq!(done.code, 0, "{done:?}");
-    assert!(done.stderr.contains("[3/6]   started") && done.stderr.contains("[6/6]   /a/b"), "{done:?}");
+    let nodes = ["/dev/x c 1 3", "/null c 1 3", "/gone c 0 0"].map(|node| format!("[5/7]   refused {node}\n")).concat();
+    for expected in ["[3/7]   started\n", &nodes, "[7/7]   /a/b\n"] {
+        assert!(done.stderr.contains(expected), "{expected}: {done:?}");
+    }
     assert!(!outside.exists());
     assert_eq!(place.records(), Vec::<String>::new());
     let tree = place.path("data/templates/local/layers");
