@@ -66,6 +66,14 @@ const SHOWN_BY: &[(&str, &[&str])] = &[
         &["files_on_disk_are_no_memory_and_end_at_the_limit", "what_can_not_be_given_is_refused_with_the_reason"],
     ),
     (
+        "--volume",
+        &[
+            "files_stay_and_belong_to_the_users_inside",
+            "read_only_is_read_only_for_root_too_and_set_id_bits_have_no_power",
+            "an_exclusive_volume_has_one_user_and_a_shared_one_several",
+        ],
+    ),
+    (
         "--template",
         &[
             "an_image_is_the_root_and_all_of_it_can_be_changed_without_changing_the_layers",
