@@ -16,6 +16,7 @@ PATH="$(cd "$(dirname "$SAGGAR")" && pwd):$PATH"
 
 workspace=$(mktemp -d) || exit 1
 data=$(mktemp -d) || exit 1
+image=$(mktemp -d) || exit 1
 listener=
 server=
 output=
@@ -34,7 +35,7 @@ cleanup() {
         [[ -z $left ]] || saggar sandbox kill $left >/dev/null 2>&1
         kill "$server" 2>/dev/null && wait "$server" 2>/dev/null
     fi
-    rm -rf -- "$workspace" "$data"
+    rm -rf -- "$workspace" "$data" "$image"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
@@ -219,6 +220,31 @@ output=$(saggar run --json -- echo hello </dev/null | python3 -m json.tool 2>&1)
 status=$?
 sed "s/^/   ${dim}| /; s/\$/${plain}/" <<<"$output"
 check "the result is JSON, and the exit status is 0" test "$status" -eq 0
+
+if command -v dpkg-deb >/dev/null && [[ -x /bin/busybox ]]; then
+    tell "A template is built from a Dockerfile. Each RUN is a sandbox of its own; one of these installs a package."
+    mkdir -p "$image/greet/DEBIAN" "$image/greet/usr/bin"
+    printf '%s\n' "Package: greet" "Version: 1.0" "Architecture: all" "Maintainer: demo <demo@example.com>" "Description: says hello" >"$image/greet/DEBIAN/control"
+    printf '#!/bin/sh\necho "hello from a package"\n' >"$image/greet/usr/bin/greet"
+    chmod 755 "$image/greet/usr/bin/greet"
+    dpkg-deb --build --root-owner-group "$image/greet" "$image/greet.deb" >/dev/null
+    cp /bin/busybox "$image"
+    cat >"$image/Dockerfile" <<'DOCKERFILE'
+FROM scratch
+COPY busybox /bin/
+RUN ["/bin/busybox", "--install", "-s", "/bin"]
+COPY greet.deb /tmp/
+RUN mkdir -p /var/lib/dpkg/info && touch /var/lib/dpkg/status && dpkg -i /tmp/greet.deb
+CMD ["greet"]
+DOCKERFILE
+    try 0 saggar template build "$image" --name greeter --data-dir "$data"
+    try 0 saggar run --template greeter --data-dir "$data"
+    check "the package is there" said "hello from a package"
+    try 0 saggar template build "$image" --name greeter --data-dir "$data"
+    check "the second build takes its steps from the cache" said "4 of 5 steps cached"
+else
+    tell "Not shown: a template built from a Dockerfile. The demo makes it from busybox-static and dpkg-deb."
+fi
 
 tell "A server provides sandboxes over HTTP. The first start needs no configuration and prints a key."
 serve 0

@@ -14,7 +14,8 @@ export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH:/usr/local/sbin:/usr/sbin:/sb
 
 main() {
     case $PURPOSE in
-    build) install_packages ;;
+    # The demo builds an image from it.
+    build) install_packages /bin/busybox:busybox-static ;;
     # On Debian the venv module of python3 is a separate package.
     # The network clients run with the system's own python3, in a small internet that needs ip and openssl.
     # Images are made, copied and served by the tools of others.
