@@ -51,7 +51,7 @@ fn empower_volume(out: &Out, _: &[String]) {
     // SAFETY: takes no argument and can't fail.
     let before = unsafe { libc::geteuid() };
     let is_copied = fs::copy("/bin/sh", &copy).is_ok();
-    // Whether it is refused or set, it must not help whoever runs the file.
+    // Setting the bit may be refused or not. Either way it must give no power to a process that runs the file.
     unheeded(fs::set_permissions(&copy, fs::Permissions::from_mode(0o6755)));
     let ran = Command::new(&copy)
         .args([

@@ -133,7 +133,7 @@ fn a_template_that_only_waiting_sandboxes_use_is_removed_with_its_name() {
     eventually("one is ready", || supervisors() == 1);
     assert_eq!(greeting(&server).as_deref(), Some("one"));
     eventually("one is ready", || supervisors() >= 1);
-    // The name moves: nobody gets what it led to before.
+    // The name moves. New sandboxes don't start from the template that it named before.
     upload(&server, "demo", &archive("two"));
     assert_eq!(greeting(&server).as_deref(), Some("two"));
     eventually("one is ready", || supervisors() >= 1);

@@ -86,7 +86,7 @@ fn a_layer_has_everything_that_a_program_changed_and_nothing_of_the_runtime() {
     assert!(hole.blocks() * 512 < 100_000, "{} blocks", hole.blocks());
     let file = std::fs::metadata(tree.join("d/f")).expect("ours");
     if is_root() {
-        // Set-id bits belong to an id that nobody has.
+        // Set-id bits belong to an id that no user has.
         assert_eq!((file.mode() & 0o7777, file.uid()), (0o6711, saggar_sandbox::STORE_IDS.start));
     }
     assert_eq!(template(&place, &["check"]).code, 0);

@@ -53,7 +53,7 @@ impl SmallDisk {
         self.content(name).metadata().expect("it is there").blocks() * 512
     }
 
-    /// Takes blocks from the file of a volume that nobody uses. Nothing was written there, so its content stays the same.
+    /// Takes blocks from the file of an unused volume. Nothing was written there, so its content stays the same.
     fn punch(&self, name: &str, from: u64, length: u64) {
         let mut content = vec![1; usize::try_from(length).expect("small")];
         let file = std::fs::File::open(self.content(name)).expect("ours");

@@ -6,7 +6,6 @@
 
 mod blob;
 mod document;
-mod fail_point;
 mod failure;
 mod import;
 mod layer;

@@ -1,10 +1,10 @@
 //! Fail points: named places between two steps, at which a test can make this process die.
 //!
-//! Release builds have none. In a debug build the variable `FAIL_AT` names a point: `kill volume/recorded`.
+//! Release builds have none. In a debug build the variable `FAIL_AT` names a point: `kill volume/recorded`. For this crate and those above it.
 
 /// A place between two steps.
 #[inline]
-pub(crate) fn pass(point: &str) {
+pub fn pass(point: &str) {
     #[cfg(not(debug_assertions))]
     let _ = point; // Without fail points the name is unused.
     #[cfg(debug_assertions)]

@@ -18,7 +18,7 @@ mod egress;
 mod enforce;
 mod enter;
 mod ext4;
-mod fail_point;
+pub mod fail_point;
 mod git;
 mod guest_image;
 mod holdback;

@@ -212,8 +212,8 @@ fn progress() -> Log {
     })
 }
 
-/// One build for a server: a request on stdin, events on stdout. Whoever asked is gone or hangs if nobody reads them, and then the build is
-/// cancelled.
+/// One build for a server: a request on stdin, events on stdout. If the events are not read, the server is gone or hangs, and the
+/// build is cancelled.
 pub(crate) fn process() -> ExitCode {
     let is_lost = Rc::new(Cell::new(false));
     let log = Log::new({

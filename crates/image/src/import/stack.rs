@@ -161,7 +161,7 @@ impl<'a> Stack<'a> {
         Ok(record)
     }
 
-    /// Reads a layer's blob if nobody has seen before that it has the content of the layer.
+    /// Reads a layer's blob, unless an earlier import has shown that it has the content of the layer.
     fn check_blob(&self, id: &LayerId, layer: &FoundLayer) -> Result<(), Problem> {
         let is_new = self.new.iter().any(|record| record.id == *id);
         let blob = layer.blob_digest();

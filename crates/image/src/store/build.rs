@@ -15,10 +15,10 @@ use saggar_sandbox::{HeldTemplate, RootChanges};
 use super::commit::Import;
 use super::staging::{random_name, remove_tree};
 use super::{Store, made};
-use crate::fail_point::pass;
 use crate::failure::storage;
 use crate::layer::{Content, GoOn, Ignored, Placement, Selection, View, Written, write};
 use crate::limits::{Budget, Limits};
+use saggar_sandbox::fail_point::pass;
 
 /// A build in progress. What it has written and nothing leads to is removed by a later collection.
 pub struct Build<'a> {

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use super::commit::replace;
 use super::{Store, listed};
-use crate::fail_point::pass;
 use crate::failure::storage;
+use saggar_sandbox::fail_point::pass;
 
 const SCHEMA: &str = "saggar.build-cache/v1";
 /// Maximum size of a record.

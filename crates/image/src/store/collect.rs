@@ -15,8 +15,8 @@ use serde::Serialize;
 use super::commit::REPLACED;
 use super::staging::{random_name, remove_tree};
 use super::{CacheRest, DIRECTORY, Lock, Store, listed};
-use crate::fail_point::pass;
 use crate::failure::storage;
+use saggar_sandbox::fail_point::pass;
 
 /// What was removed, and what had to stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

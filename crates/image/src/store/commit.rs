@@ -17,9 +17,9 @@ use saggar_domain::{Problem, TemplateName, Timestamp};
 
 use super::staging::{Staging, random_name};
 use super::{DIRECTORY, Lock, Store, made};
-use crate::fail_point::pass;
 use crate::failure::storage;
 use crate::layer::GoOn;
+use saggar_sandbox::fail_point::pass;
 
 /// How long to wait before a lock is tried again.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ impl Store {
 }
 
 impl Import<'_> {
-    /// The lock, for whoever needs the layers as long.
+    /// The lock, for callers that use the layers longer.
     pub(super) fn lock(&self) -> std::io::Result<OwnedFd> {
         self.lock.try_clone()
     }

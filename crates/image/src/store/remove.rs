@@ -10,8 +10,8 @@ use saggar_domain::{Problem, TemplateName};
 
 use super::tag::missing;
 use super::{Collected, Lock, Store, made};
-use crate::fail_point::pass;
 use crate::failure::storage;
+use saggar_sandbox::fail_point::pass;
 
 /// What a removal did.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use saggar_domain::{Code, Problem, TemplateName, Timestamp};
 
 use super::commit::replace;
 use super::{Lock, Store, made};
-use crate::fail_point::pass;
 use crate::failure::storage;
+use saggar_sandbox::fail_point::pass;
 
 /// Names that stand for what is built in.
 const BUILT_IN: &[&str] = &["base", "host"];

@@ -173,7 +173,7 @@ impl Pools {
             .zip(&sizes)
             .find(|((kind, supply), size)| supply.ready.len() < **size && !except.contains(*kind))
             .map(|((kind, _), _)| Step::Make(kind.clone()));
-        // What nobody asks for any more is forgotten, except for the default.
+        // Kinds without demand are forgotten, except for the default.
         let default = PoolKind::built_in(PoolNetwork::Plain);
         let mut sizes = sizes.into_iter();
         supplies.retain(|kind, supply| {

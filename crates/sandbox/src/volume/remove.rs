@@ -1,4 +1,4 @@
-//! Removes a volume that nobody uses, and repairs one.
+//! Removes or repairs an unused volume.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -55,7 +55,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Lets e2fsck repair the filesystem of a volume that nobody uses.
+    /// Lets e2fsck repair the filesystem of an unused volume.
     pub fn repair(&self, data: &DataDirectory, name: &VolumeName) -> Result<(), Problem> {
         if !rustix::process::geteuid().is_root() {
             return Err(not_root());
