@@ -18,6 +18,7 @@ mod label;
 mod life;
 mod limit;
 mod mode;
+pub mod model;
 mod mount;
 mod name;
 pub mod net;
