@@ -5,9 +5,10 @@
 //! the blob parses them first and keeps the result in the call.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::body::Body;
-use crate::effect::ToolCall;
+use crate::effect::{Class, ToolCall};
 
 /// Maximum duration of the `wait` tool, in seconds.
 const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
@@ -31,36 +32,74 @@ pub enum BuiltIn {
     },
 }
 
+/// One of these tools, as the catalogue of tools describes it.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltInTool {
+    pub name: &'static str,
+    pub description: &'static str,
+    /// The schema of its arguments: JSON Schema.
+    pub schema: &'static str,
+    /// What a crash while it is open means.
+    pub class: Class,
+    read: fn(&Value) -> Result<BuiltIn, String>,
+}
+
 impl BuiltIn {
-    /// The built-in tools with the names of their arguments.
-    pub const TOOLS: [(&str, &[&str]); 3] =
-        [("wait", &["seconds"]), ("ask_human", &["question"]), ("delegate", &["task", "agent"])];
+    /// The tool that starts other agents.
+    pub const DELEGATE: &str = "delegate";
+
+    pub const TOOLS: [BuiltInTool; 3] = [
+        BuiltInTool {
+            name: "wait",
+            description: "Waits that long, and returns. Nothing is used meanwhile.",
+            schema: r#"{
+                "type": "object",
+                "properties": {"seconds": {"type": "integer", "minimum": 0, "maximum": 31622400}},
+                "required": ["seconds"],
+                "additionalProperties": false
+            }"#,
+            class: Class::Pure,
+            read: read_wait,
+        },
+        BuiltInTool {
+            name: "ask_human",
+            description: "Asks a person and waits for the answer, which it returns.",
+            schema: r#"{
+                "type": "object",
+                "properties": {"question": {"type": "string", "description": "What to ask."}},
+                "required": ["question"],
+                "additionalProperties": false
+            }"#,
+            class: Class::Pure,
+            read: read_question,
+        },
+        BuiltInTool {
+            name: Self::DELEGATE,
+            description: "Lets another agent do a task, and returns its answer. It knows nothing but the task.",
+            schema: r#"{
+                "type": "object",
+                "properties": {
+                    "task": {"type": "string", "description": "Everything that the other agent needs to know."},
+                    "agent": {
+                        "type": ["string", "null"],
+                        "description": "The name of the agent; without it, one like you."
+                    }
+                },
+                "required": ["task"],
+                "additionalProperties": false
+            }"#,
+            // The child's id is derived from the key.
+            class: Class::Keyed,
+            read: read_task,
+        },
+    ];
 
     /// Parses a tool's arguments. `None` if the tool isn't built in; `Err` with a message for the model if they are
-    /// invalid.
+    /// invalid. It ignores unknown ones, as old journals need: new calls have been checked against the schema.
     pub fn parse(tool: &str, arguments: &str) -> Option<Result<Self, String>> {
-        let arguments: serde_json::Value = serde_json::from_str(arguments).unwrap_or_default();
-        let text = |name: &str| arguments.get(name).and_then(|value| value.as_str()).map(Body::text);
-        Some(match tool {
-            "wait" => {
-                let seconds = arguments.get("seconds").and_then(|value| value.as_u64());
-                let seconds = seconds.filter(|seconds| *seconds <= WAIT_SECONDS_MAX);
-                let seconds = seconds.map(|seconds| Self::Wait { seconds });
-                seconds.ok_or_else(|| "wait needs \"seconds\": a whole number of at most a year".to_owned())
-            }
-            "ask_human" => {
-                let asked = text("question").map(|question| Self::AskHuman { question });
-                asked.ok_or_else(|| "ask_human needs \"question\": a text".to_owned())
-            }
-            "delegate" => text("task")
-                .ok_or_else(|| "delegate needs \"task\": a text, and may have \"agent\": a name".to_owned())
-                .and_then(|task| match arguments.get("agent") {
-                    None | Some(serde_json::Value::Null) => Ok(Self::Delegate { task, agent: None }),
-                    Some(serde_json::Value::String(name)) => Ok(Self::Delegate { task, agent: Some(name.clone()) }),
-                    Some(_) => Err("\"agent\" is a name".to_owned()),
-                }),
-            _ => return None,
-        })
+        let tool = Self::TOOLS.iter().find(|built_in| built_in.name == tool)?;
+        let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
+        Some((tool.read)(&arguments))
     }
 
     /// The parsed arguments: those kept in the call, or else parsed from its text.
@@ -93,7 +132,31 @@ impl BuiltIn {
         match self {
             Self::Wait { .. } => "wait",
             Self::AskHuman { .. } => "ask_human",
-            Self::Delegate { .. } => "delegate",
+            Self::Delegate { .. } => Self::DELEGATE,
         }
+    }
+}
+
+fn text(arguments: &Value, name: &str) -> Option<Body> {
+    arguments.get(name).and_then(Value::as_str).map(Body::text)
+}
+
+fn read_wait(arguments: &Value) -> Result<BuiltIn, String> {
+    let seconds = arguments.get("seconds").and_then(Value::as_u64).filter(|seconds| *seconds <= WAIT_SECONDS_MAX);
+    let seconds = seconds.ok_or("wait needs \"seconds\": a whole number of at most a year")?;
+    Ok(BuiltIn::Wait { seconds })
+}
+
+fn read_question(arguments: &Value) -> Result<BuiltIn, String> {
+    let question = text(arguments, "question").ok_or("ask_human needs \"question\": a text")?;
+    Ok(BuiltIn::AskHuman { question })
+}
+
+fn read_task(arguments: &Value) -> Result<BuiltIn, String> {
+    let task = text(arguments, "task").ok_or("delegate needs \"task\": a text, and may have \"agent\": a name")?;
+    match arguments.get("agent") {
+        None | Some(Value::Null) => Ok(BuiltIn::Delegate { task, agent: None }),
+        Some(Value::String(name)) => Ok(BuiltIn::Delegate { task, agent: Some(name.clone()) }),
+        Some(_) => Err("\"agent\" is a name".to_owned()),
     }
 }

@@ -73,6 +73,10 @@ pub struct ToolCall {
     /// The parsed arguments, if the tool is built in and the text is too long for a record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read: Option<Box<BuiltIn>>,
+    /// What is wrong with the call, if it was found to be malformed when the reply arrived. The model gets it as the
+    /// call's result, and nothing is performed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

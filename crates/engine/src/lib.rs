@@ -31,7 +31,7 @@ mod run;
 pub use agent::{AgentSpec, ModelRef, ToolSpec};
 pub use body::{BODY_INLINE_MAX, Body};
 pub use budget::{Budget, BudgetName, Ledger, Spending};
-pub use built_in::BuiltIn;
+pub use built_in::{BuiltIn, BuiltInTool};
 pub use child::{ChildEnd, ChildOf, DEPTH_MAX, NewChild};
 pub use effect::{Class, Effect, ModelReply, ToolCall, ToolResult, Usage};
 pub use event::{Event, RunOutcome, Settled};

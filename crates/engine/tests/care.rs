@@ -228,6 +228,7 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
         tool: tool.to_owned(),
         arguments: blob(20_000),
         read: read.map(Box::new),
+        invalid: None,
     };
     let question = BuiltIn::AskHuman { question: blob(19_000) };
     let task = BuiltIn::Delegate { task: blob(19_000), agent: None };
@@ -256,4 +257,29 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
     };
     assert!(events.iter().any(told), "as an older journal has it");
     unread.check();
+}
+
+#[test]
+fn a_malformed_call_is_answered_with_what_is_wrong_and_nothing_is_performed() {
+    let mut driven = Driven::start(agent());
+    let call = |tool: &str, invalid: Option<&str>| ToolCall {
+        id: tool.to_owned(),
+        tool: tool.to_owned(),
+        arguments: Body::text("{}"),
+        read: None,
+        invalid: invalid.map(str::to_owned),
+    };
+    let calls = vec![call("once", Some("\"n\" is missing")), call("wait", Some("no seconds")), call("pure", None)];
+    let reply = ModelReply { text: Body::text(""), calls };
+    driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
+    assert!(matches!(driven.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
+    let told: Vec<_> = driven.run.conversation()[2..]
+        .iter()
+        .map(|message| match message {
+            saggar_engine::Message::Tool { call, result } => (call.as_str(), result.is_error, result.content.as_text()),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(told, [("once", true, Some("\"n\" is missing")), ("wait", true, Some("no seconds"))]);
+    driven.check();
 }

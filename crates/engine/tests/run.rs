@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    Body, Budget, BudgetName, ChildEnd, Decision, Effect, EffectFailure, Entry, Event, Input, Rejected, Report, Rules,
-    Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
+    Body, Budget, BudgetName, ChildEnd, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry, Event, Input, Rejected,
+    Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
 };
 use support::{Driven, agent, reply};
 
@@ -323,7 +323,8 @@ fn entries_read_back_and_newer_ones_are_refused() {
         let entry = Entry::new(index as u64 + 1, event.clone());
         assert_eq!(Entry::decode(&entry.encode()).unwrap(), entry);
     }
-    assert!(Entry::decode(r#"{"v":4,"seq":1,"event":"from_the_future"}"#).unwrap_err().to_string().contains("newer"));
+    let newer = format!(r#"{{"v":{},"seq":1,"event":"from_the_future"}}"#, ENTRY_VERSION + 1);
+    assert!(Entry::decode(&newer).unwrap_err().to_string().contains("newer"));
     assert!(Entry::decode("{").is_err());
 }
 

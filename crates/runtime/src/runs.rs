@@ -27,6 +27,7 @@ mod real;
 mod standing;
 mod stored_agent;
 mod tell;
+mod tools;
 mod worker;
 
 pub use bodies::{fetch, shelve};
@@ -38,7 +39,8 @@ pub use handle::{NewRun, Runs};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
-pub use real::{HttpRule, RealEffects, RunSettings, ScriptError, TOOLS, default_class};
+pub use real::{RealEffects, RunSettings, ScriptError};
 pub use standing::Awaited;
 pub use stored_agent::{agent_of_entry, with_agent};
+pub use tools::{CATALOGUE, HttpRule, Needs, Performer, Tool};
 pub use worker::{Worker, WorkerSettings};

@@ -78,7 +78,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
                 _ => format!("{{\"n\": {index}}}"),
             };
             let (id, tool, arguments) = (format!("{replies}.{index}"), tool.to_owned(), Body::text(arguments));
-            ToolCall { id, tool, arguments, read: None }
+            ToolCall { id, tool, arguments, read: None, invalid: None }
         })
         .collect();
     let text = if chance.per_mille(30) { "z".repeat(20_000) } else { format!("turn {replies}") };

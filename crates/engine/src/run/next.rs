@@ -155,6 +155,9 @@ impl<'a> Planner<'a> {
         let Some(tool) = self.agent.tools.get(&call.tool) else {
             return Err(format!("there is no tool {:?}", call.tool));
         };
+        if let Some(complaint) = &call.invalid {
+            return Err(complaint.clone());
+        }
         let Some(asked) = BuiltIn::of(call) else {
             return Ok((Effect::CallTool { call: call.clone() }, tool.class));
         };

@@ -82,6 +82,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
         tool: (*tool).to_owned(),
         arguments: Body::text(*arguments),
         read: None,
+        invalid: None,
     };
     ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
 }

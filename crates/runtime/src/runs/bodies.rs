@@ -4,6 +4,7 @@ use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, ToolCall
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
+use super::tools::Tool;
 
 /// Stores a long body as a blob; a short one stays as it is.
 pub async fn shelve<J: Journal>(journal: &J, body: Body) -> Result<Body, Error> {
@@ -26,9 +27,12 @@ pub async fn fetch<J: Journal>(journal: &J, body: &Body) -> Result<String, Error
     String::from_utf8(bytes).map_err(|_| damaged("a blob is not valid text"))
 }
 
-/// Stores the arguments of a call as a blob, if they are long. Arguments that the engine has to read are parsed
-/// before.
+/// Checks the arguments of a call, and stores them as a blob if they are long. Arguments that the engine has to read
+/// are parsed before.
 async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(), Error> {
+    if let (Body::Text(text), Some(tool)) = (&call.arguments, Tool::find(&call.tool)) {
+        call.invalid = tool.check(text).err();
+    }
     if let Body::Text(text) = &call.arguments
         && call.arguments.is_too_long()
         && let Some(Ok(read)) = BuiltIn::parse(&call.tool, text)

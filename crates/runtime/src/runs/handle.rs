@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
-use saggar_engine::{AgentSpec, Body, Entry, EntryError, Event, Input, Run};
+use saggar_engine::{AgentSpec, Body, BuiltIn, Entry, EntryError, Event, Input, Run};
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
 use super::bodies::shelve;
 use super::damage::unreadable;
 use super::hub::Hub;
-use super::real::{TOOLS, check_script};
+use super::real::check_script;
 use super::stored_agent::{agent_of_entry, pack, read_entry};
+use super::tools::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -217,8 +218,8 @@ fn check(agent: &AgentSpec) -> Result<(), Fault> {
             )));
         }
     }
-    match !agent.agents.is_empty() && !agent.tools.contains_key("delegate") {
-        true => Err(refuse("an agent that names others needs the tool \"delegate\" to start them".to_owned())),
+    match !agent.agents.is_empty() && !agent.tools.contains_key(BuiltIn::DELEGATE) {
+        true => Err(refuse(format!("an agent that names others needs the tool {:?} to start them", BuiltIn::DELEGATE))),
         false => Ok(()),
     }
 }
@@ -231,22 +232,21 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         return Err(refuse(format!("unknown model provider {:?}: use \"scripted\"", agent.model.provider)));
     }
     let called = check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
-    let is_known = |tool: &str| TOOLS.contains(&tool);
+    let is_known = |tool: &str| Tool::find(tool).is_some();
     if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
-        return Err(refuse(format!("unknown tool {tool:?}: use one of {}", TOOLS.join(", "))));
+        return Err(refuse(format!("unknown tool {tool:?}: use one of {}", Tool::names())));
     }
     for (tool, spec) in &agent.tools {
         let Some(egress) = &spec.egress else { continue };
-        if tool != "http" {
+        if Tool::find(tool).is_none_or(|tool| tool.needs != Needs::Network) {
             return Err(refuse(format!(
-                "the tool {tool:?} has network rules, and only \"http\" goes by them: remove `egress` there"
+                "the tool {tool:?} has network rules, and it doesn't go by them: remove `egress` there"
             )));
         }
         if !egress.limits.is_empty() {
-            return Err(refuse(
-                "the tool \"http\" has network limits, which only sandboxes have: remove `egress.limits` there"
-                    .to_owned(),
-            ));
+            return Err(refuse(format!(
+                "the tool {tool:?} has network limits, which only sandboxes have: remove `egress.limits` there"
+            )));
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
@@ -258,9 +258,7 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
             format!("the script calls {tool:?}, which is not among the tools of agent {name:?}"),
             format!("add `{tool} = {{}}` to [tools]"),
         ))),
-        Some(tool) => {
-            Err(refuse(format!("the script calls the unknown tool {tool:?}: use one of {}", TOOLS.join(", "))))
-        }
+        Some(tool) => Err(refuse(format!("the script calls the unknown tool {tool:?}: use one of {}", Tool::names()))),
         None => Ok(()),
     }
 }

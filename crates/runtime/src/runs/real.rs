@@ -1,53 +1,24 @@
 //! The real world: a scripted model, sandboxes, files and HTTP.
 //!
-//! A tool's own claims are not trusted: its class is set by the operator, in the agent's spec. Every tool result is
-//! bounded before it is kept.
+//! A tool's own claims are not trusted: its class is set by the operator, in the agent's spec.
 
-mod address;
-mod files;
-mod http;
-#[cfg(test)]
-mod reference;
-mod sandbox;
 mod script;
-mod shell;
 
 use std::future::Future;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use saggar_domain::{SandboxId, Timestamp, Uptime};
-use saggar_engine::{Body, Class, EffectFailure, Report, ToolResult, Usage};
+use saggar_engine::Report;
 
 use super::effects::{About, Effects, Session, Task, Work};
-use crate::fault::Fault;
+use super::tools::{
+    Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
+};
 use crate::sandboxes::{self, Sandboxes};
-use http::{Exits, HttpTool};
-use sandbox::RunSandbox;
 use script::Script;
 
-pub use http::HttpRule;
 pub use script::ScriptError;
 pub(super) use script::check as check_script;
-
-/// The available tools.
-pub const TOOLS: &[&str] = &["shell", "files", "http", "wait", "ask_human", "delegate"];
-
-/// What happens after a crash in the middle of a tool call, unless the operator sets another class.
-pub fn default_class(tool: &str) -> Class {
-    match tool {
-        // The supervisor knows whether it was started, and its result.
-        "shell" => Class::Probeable,
-        // A file is read, or replaced as a whole: repeating it is harmless.
-        "files" => Class::Pure,
-        // The key goes with every request.
-        "http" => Class::Keyed,
-        // A child's id is derived from the key.
-        "delegate" => Class::Keyed,
-        // No executor handles them.
-        "wait" | "ask_human" => Class::Pure,
-        _ => Class::Once,
-    }
-}
 
 /// The operator's settings for runs.
 #[derive(Clone, Debug, Default)]
@@ -56,24 +27,6 @@ pub struct RunSettings {
     pub http_allowed: Vec<HttpRule>,
     /// Whether a run's sandbox is kept when the run is over.
     pub keep_sandboxes: bool,
-}
-
-/// Settings that may change at run time: each effect uses those of its start. Cheap to clone.
-#[derive(Clone, Debug)]
-struct LiveSettings(Arc<RwLock<Arc<RunSettings>>>);
-
-impl LiveSettings {
-    fn new(settings: RunSettings) -> Self {
-        Self(Arc::new(RwLock::new(Arc::new(settings))))
-    }
-
-    fn get(&self) -> Arc<RunSettings> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn set(&self, settings: RunSettings) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
-    }
 }
 
 /// Cheap to clone.
@@ -120,10 +73,9 @@ impl Effects for RealEffects {
 
     fn session(&self, about: About) -> RealSession {
         let script = Script::parse(&about.agent.model.model);
-        let egress = about.agent.tools.get("http").and_then(|tool| tool.egress.clone());
-        let http = HttpTool::new(self.settings.clone(), Arc::clone(&self.exits), egress);
+        let http = HttpTool::of(&about.agent, self.settings.clone(), Arc::clone(&self.exits));
         let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.get().keep_sandboxes);
-        RealSession { script, sandbox, http }
+        RealSession { script, hands: Hands { sandbox, http } }
     }
 
     async fn within<F: Future + Send>(&self, work: F) -> F::Output {
@@ -135,8 +87,7 @@ impl Effects for RealEffects {
 #[derive(Debug)]
 pub struct RealSession {
     script: Result<Script, ScriptError>,
-    sandbox: RunSandbox,
-    http: HttpTool,
+    hands: Hands,
 }
 
 impl Session for RealSession {
@@ -146,78 +97,38 @@ impl Session for RealSession {
                 Ok(script) => script.reply(*replies),
                 Err(error) => failed("script", error.to_string(), false),
             },
-            Work::CallTool { tool, arguments } => match tool.as_str() {
-                // Large futures are boxed, so that an HTTP call needs no space for them.
-                "shell" => Box::pin(shell::call(&self.sandbox, &task, arguments)).await,
-                "files" => Box::pin(files::call(&self.sandbox, arguments)).await,
-                "http" => self.http.call(&task, arguments).await,
-                _ => returned(format!("unknown tool {tool:?}"), true),
+            Work::CallTool { tool, arguments } => match executor(tool) {
+                Some((call, _)) => call(&self.hands, &task, arguments).await,
+                None => returned(format!("unknown tool {tool:?}"), true),
             },
-            Work::Probe { tool, .. } => match tool.as_str() {
-                "shell" => Box::pin(shell::probe(&self.sandbox, &task)).await,
-                _ => Report::unknown(format!("{tool:?} can't be probed")),
+            Work::Probe { tool, arguments } => match executor(tool) {
+                Some((_, Some(probe))) => probe(&self.hands, &task, arguments).await,
+                Some((_, None)) | None => Report::unknown(format!("{tool:?} can't be probed")),
             },
         }
     }
 
     fn sandbox(&self) -> Option<SandboxId> {
-        self.sandbox.id()
+        self.hands.sandbox.id()
     }
 
     async fn rest(&self) {
-        self.sandbox.rest().await;
+        self.hands.sandbox.rest().await;
     }
 
     fn may_hold(&self) -> bool {
-        self.sandbox.may_be()
+        self.hands.sandbox.may_be()
     }
 
     async fn end(&self) -> bool {
-        self.sandbox.end().await
+        self.hands.sandbox.end().await
     }
 }
 
-fn returned(content: impl Into<String>, is_error: bool) -> Report {
-    Report::Returned { result: ToolResult::new(Body::text(content), is_error), snapshot: None }
-}
-
-/// The beginning of a tool's result, with a note if there is more.
-fn cut(mut bytes: Vec<u8>, most: usize) -> String {
-    let is_longer = bytes.len() > most;
-    bytes.truncate(most);
-    let mut text = String::from_utf8_lossy(&bytes).into_owned();
-    if is_longer {
-        text.push_str(&format!("\n(truncated after {most} bytes)"));
-    }
-    text
-}
-
-fn failed(code: &str, message: impl Into<String>, is_passing: bool) -> Report {
-    let failure = EffectFailure::new(code, message, is_passing);
-    Report::Failed { failure, usage: Usage::default() }
-}
-
-/// Translates a fault that occurred before anything was started.
-fn not_begun(fault: &Fault) -> Report {
-    match fault {
-        Fault::Capacity { what, .. } => Report::Delayed { reason: format!("waiting for a sandbox: {what}") },
-        Fault::InProgress
-        | Fault::Busy { .. }
-        | Fault::Internal { .. }
-        | Fault::SealingKey { .. }
-        | Fault::StoreUnwritable { .. } => failed("sandbox_unavailable", fault.to_string(), true),
-        Fault::Paused { .. } => failed("sandbox_paused", fault.to_string(), true),
-        Fault::NotFound { .. }
-        | Fault::Ended { .. }
-        | Fault::IdempotencyMismatch
-        | Fault::NoSuchSecret(_)
-        | Fault::NoSuchTemplate(_)
-        | Fault::Refused(_)
-        | Fault::File(_)
-        | Fault::PortClosed { .. }
-        | Fault::PortNotAllowed { .. }
-        | Fault::Conflict { .. }
-        | Fault::RunDamaged { .. }
-        | Fault::WrongPermit => returned(fault.to_string(), true),
+/// What performs a tool and what probes it; `None` if no executor does.
+fn executor(tool: &str) -> Option<(Perform, Option<Perform>)> {
+    match Tool::find(tool)?.performer {
+        Performer::Executor { call, probe } => Some((call, probe)),
+        Performer::Engine => None,
     }
 }

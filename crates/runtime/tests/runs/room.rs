@@ -31,6 +31,7 @@ fn world(tries: Vec<Report>) -> World {
                 tool: "http".to_owned(),
                 arguments: Body::text(r#"{"url":"http://127.0.0.1:9/"}"#),
                 read: None,
+                invalid: None,
             };
             let reply = ModelReply { text: Body::text("I do it."), calls: vec![call] };
             Some(Report::Replied { reply, usage: Usage::default() })

@@ -144,7 +144,13 @@ async fn a_damaged_run_that_a_person_ended_stays_ended_where_its_journal_could_g
     // The journal is whole. What it would name next is not there.
     let absent = Body::Blob { hash: BlobHash::of(b"never put").to_hex(), length: 9 };
     let world = World::of(move |_| {
-        let call = ToolCall { id: "1".to_owned(), tool: "http".to_owned(), arguments: absent.clone(), read: None };
+        let call = ToolCall {
+            id: "1".to_owned(),
+            tool: "http".to_owned(),
+            arguments: absent.clone(),
+            read: None,
+            invalid: None,
+        };
         let reply = ModelReply { text: Body::text("I do it."), calls: vec![call] };
         Some(Report::Replied { reply, usage: Usage::default() })
     });

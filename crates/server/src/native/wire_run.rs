@@ -7,7 +7,7 @@ use saggar_domain::{AgentSandbox, RunState, Timeout};
 use saggar_engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_http::Refusal;
 use saggar_http::wire;
-use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, default_class};
+use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, Tool};
 use saggar_store::RunRow;
 use serde::Deserialize;
 
@@ -70,10 +70,13 @@ fn spec(
     repeats_max: Option<u32>,
 ) -> AgentSpec {
     let tools = tools.into_iter().map(|(name, tool)| {
-        let class = tool.class.map_or_else(|| default_class(&name), class);
+        // A tool that there isn't is refused later, with the names of those that there are.
+        let described = Tool::find(&name);
+        let class = tool.class.map_or_else(|| described.map_or(Class::Once, |tool| tool.class), class);
         let retry = RetryPolicy::default();
         let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
-        let timeout_ms = tool.timeout.map_or(TOOL_TIMEOUT_MS, millis);
+        let own = described.map(|tool| u64::try_from(tool.timeout.as_millis()).unwrap_or(u64::MAX));
+        let timeout_ms = tool.timeout.map(millis).or(own).unwrap_or(TOOL_TIMEOUT_MS);
         (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress })
     });
     let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;

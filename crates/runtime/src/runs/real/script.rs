@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use saggar_engine::{Body, ModelReply, Report, ToolCall, Usage};
 use serde::Deserialize;
 
-use super::failed;
+use crate::runs::tools::failed;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +63,7 @@ impl Script {
             tool: call.tool.clone(),
             arguments: Body::text(call.arguments.to_string()),
             read: None,
+            invalid: None,
         };
         let calls = turn.calls.iter().enumerate().map(call).collect();
         let reply = ModelReply { text: Body::text(&turn.text), calls };

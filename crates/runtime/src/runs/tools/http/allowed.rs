@@ -11,7 +11,7 @@ use saggar_domain::Problem;
 use saggar_domain::net::{Destination, EgressDraft, Host, Refusal, Rule, RuleRef, Rules, Wire};
 use saggar_egress::outside::Security;
 
-use crate::runs::real::address::HttpAddress;
+use crate::runs::tools::address::HttpAddress;
 
 /// Networks of one's own. Link-local addresses and those of metadata services are not among them.
 const NETWORKS: [&str; 7] =

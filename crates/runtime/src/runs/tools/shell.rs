@@ -8,23 +8,54 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use saggar_domain::{Beginning, Code, CommandLine, EndReason, ExecId, ExecSpec, ExecStatus, SandboxId};
-use saggar_engine::Report;
+use saggar_engine::{Class, Report};
 use saggar_store::{ExecProgress, Life};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::super::effects::Task;
+use super::hands::Hands;
+use super::report::{failed, not_begun, read, returned};
 use super::sandbox::RunSandbox;
-use super::{failed, not_begun, returned};
+use super::tool::{Needs, Performer, Performing, Tool};
 use crate::fault::Fault;
 use crate::following::{Finished, Followed};
 use crate::permit::Action;
+use crate::runs::effects::Task;
 use crate::sandboxes::ExecView;
 
 /// How long to wait for the last words of an ended sandbox.
 const WORDS_MAX: Duration = Duration::from_secs(20);
 /// Bytes of each stream that the agent gets: the last ones.
 const OUTPUT_MAX: usize = 64 * 1024;
+
+pub(super) const TOOL: Tool = Tool {
+    name: "shell",
+    description: "Runs a program in the sandbox and returns its exit code, stdout and stderr. \
+        Each call is a process of its own: directory and variables don't carry over, files do.",
+    schema: r#"{
+        "type": "object",
+        "properties": {
+            "command": {
+                "description": "A line for /bin/sh -c, or a list: the program and its arguments.",
+                "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
+            },
+            "cwd": {"type": "string", "description": "The directory to run it in."},
+            "env": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Environment variables, added to the sandbox's."
+            }
+        },
+        "required": ["command"],
+        "additionalProperties": false
+    }"#,
+    // The supervisor knows whether it was started, and its result.
+    class: Class::Probeable,
+    risk: 50,
+    timeout: Duration::from_secs(10 * 60),
+    needs: Needs::Sandbox,
+    performer: Performer::Executor { call: perform, probe: Some(perform_probe) },
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,13 +67,19 @@ pub(super) struct Arguments {
     env: BTreeMap<String, String>,
 }
 
+fn perform<'a>(hands: &'a Hands, task: &'a Task, arguments: &'a str) -> Performing<'a> {
+    Box::pin(call(&hands.sandbox, task, arguments))
+}
+
+fn perform_probe<'a>(hands: &'a Hands, task: &'a Task, _: &'a str) -> Performing<'a> {
+    Box::pin(probe(&hands.sandbox, task))
+}
+
 /// Runs the program, or follows it if it is running.
-pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
-    let arguments: Arguments = match serde_json::from_str(arguments) {
+async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
+    let arguments: Arguments = match read(TOOL.name, arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            return returned(format!("shell needs \"command\": a string or a list of strings ({error})"), true);
-        }
+        Err(report) => return report,
     };
     let id = match sandbox.ready().await {
         Ok(id) => id,
@@ -78,7 +115,7 @@ pub(super) async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> 
 }
 
 /// Probes whether the program was run.
-pub(super) async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
+async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
     // The sandbox is unknown if the previous holder died before recording it; requesting it again returns the same
     // one.
     let id = match sandbox.id() {

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::runs::real::address::HttpAddress;
+use super::TOOL;
+use crate::runs::tools::address::HttpAddress;
+use crate::runs::tools::tool::or_none;
 
 /// Maximum number of headers of a call, and of bytes in them.
 const HEADERS_MAX: usize = 64;
@@ -28,7 +30,7 @@ const OWN: [&str; 12] = [
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::runs::real) struct Arguments {
+pub(in crate::runs::tools) struct Arguments {
     url: String,
     #[serde(default)]
     method: Option<String>,
@@ -60,9 +62,8 @@ pub(super) enum Payload {
 impl Call {
     /// An error is for the model.
     pub fn parse(arguments: &str) -> Result<Self, String> {
-        let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| {
-            format!("http needs \"url\", and may have \"method\", \"headers\" and \"body\" or \"text\" ({error})")
-        })?;
+        let arguments: Arguments = serde_json::from_str(or_none(arguments))
+            .map_err(|error| format!("the arguments of {} are invalid: {error}", TOOL.name))?;
         let address = HttpAddress::parse(&arguments.url)
             .map_err(|error| format!("the URL {:?} is not allowed: {error}", arguments.url))?;
         let method = arguments.method.as_deref().unwrap_or("POST");

@@ -14,7 +14,7 @@ use saggar_supervisor::egress::Upstream;
 const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(in crate::runs::real) struct Exits {
+pub(in crate::runs) struct Exits {
     roots: OnceLock<Roots>,
     current: Mutex<Option<(Upstream, Arc<Outside>)>>,
     read: Mutex<Option<(Instant, Upstream)>>,

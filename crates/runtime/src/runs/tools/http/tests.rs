@@ -8,9 +8,9 @@ use saggar_engine::EffectKey;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::super::super::effects::Work;
-use super::super::RunSettings;
 use super::*;
+use crate::runs::effects::Work;
+use crate::runs::real::RunSettings;
 
 /// A service that sends these responses in turn, the last one forever, and closes each connection after a number of
 /// them, without announcing it.

@@ -12,14 +12,12 @@ use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
 
-use super::super::effects::About;
-use super::{not_begun, returned};
+use super::report::{not_begun, returned};
+use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
+use crate::runs::effects::About;
 use crate::sandboxes::{NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now};
-
-/// The tools that need a sandbox.
-const IN_A_SANDBOX: [&str; 2] = ["shell", "files"];
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -29,7 +27,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const TRIES_MAX: u32 = 8;
 
 #[derive(Debug)]
-pub(super) struct RunSandbox {
+pub(in crate::runs) struct RunSandbox {
     sandboxes: Sandboxes,
     about: About,
     is_kept: bool,
@@ -39,28 +37,28 @@ pub(super) struct RunSandbox {
 }
 
 impl RunSandbox {
-    pub(super) fn new(sandboxes: Sandboxes, about: About, is_kept: bool) -> Self {
+    pub(in crate::runs) fn new(sandboxes: Sandboxes, about: About, is_kept: bool) -> Self {
         let known = Mutex::new(about.sandbox.clone());
         Self { sandboxes, about, is_kept, known, lost: Mutex::default() }
     }
 
     /// Its id, as far as known.
-    pub(super) fn id(&self) -> Option<SandboxId> {
+    pub(in crate::runs) fn id(&self) -> Option<SandboxId> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn sandboxes(&self) -> &Sandboxes {
+    pub(in crate::runs) fn sandboxes(&self) -> &Sandboxes {
         &self.sandboxes
     }
 
     /// A permit to act on the run's behalf.
-    pub(super) fn permit(&self, action: Action) -> Result<Permit, Fault> {
+    pub(in crate::runs) fn permit(&self, action: Action) -> Result<Permit, Fault> {
         let subject = Subject::Run { run: self.about.run.clone(), project: self.about.project.clone() };
         Permit::decide(&subject, action)
     }
 
     /// A live sandbox, or a report if there is none. The step has not started in that case.
-    pub(super) async fn ready(&self) -> Result<SandboxId, Report> {
+    pub(in crate::runs) async fn ready(&self) -> Result<SandboxId, Report> {
         let id = match self.id() {
             Some(id) => id,
             None => self.make().await.map_err(|fault| not_begun(&fault))?,
@@ -143,7 +141,7 @@ impl RunSandbox {
     }
 
     /// Pauses it; the next operation resumes it.
-    pub(super) async fn rest(&self) {
+    pub(in crate::runs) async fn rest(&self) {
         let Some(id) = self.id() else { return };
         let paused = match self.permit(Action::ChangeSandbox(id.clone())) {
             Ok(permit) => self.sandboxes.pause(&permit).await.map(drop),
@@ -157,13 +155,12 @@ impl RunSandbox {
 
     /// Whether there is a sandbox to end, or may be: an earlier holder of the run may have created one and died
     /// before recording it.
-    pub(super) fn may_be(&self) -> bool {
-        !self.is_kept
-            && (self.id().is_some() || IN_A_SANDBOX.iter().any(|tool| self.about.agent.tools.contains_key(*tool)))
+    pub(in crate::runs) fn may_be(&self) -> bool {
+        !self.is_kept && (self.id().is_some() || self.about.agent.tools.keys().any(|name| needs_a_sandbox(name)))
     }
 
     /// Ends it, unless it is to be kept. `false` if that failed.
-    pub(super) async fn end(&self) -> bool {
+    pub(in crate::runs) async fn end(&self) -> bool {
         if !self.may_be() {
             return true;
         }
@@ -213,6 +210,10 @@ impl RunSandbox {
         let request_hash = RequestHash::of(key.as_bytes());
         IdempotencyKey::parse(&key).map(|key| Idempotency { key, request_hash })
     }
+}
+
+fn needs_a_sandbox(tool: &str) -> bool {
+    Tool::find(tool).is_some_and(|tool| tool.needs == Needs::Sandbox)
 }
 
 fn could_not(fault: &Fault) -> bool {

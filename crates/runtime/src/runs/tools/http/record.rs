@@ -12,7 +12,7 @@ use saggar_engine::Report;
 
 use super::Whose;
 use super::arguments::{Call, Payload};
-use crate::runs::real::returned;
+use crate::runs::tools::returned;
 
 pub(super) struct Record {
     begun: Instant,

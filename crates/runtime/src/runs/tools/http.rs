@@ -23,14 +23,16 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use saggar_domain::net::{EgressDraft, OVERRIDE_HEADERS, Refusal, Rules};
 use saggar_egress::outside::{ConnectError, Security};
-use saggar_engine::{Class, Report, RetryPolicy};
+use saggar_engine::{AgentSpec, Class, Report, RetryPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::super::effects::Task;
 use super::address::HttpAddress;
-use super::{LiveSettings, cut, failed, returned};
+use super::hands::{Hands, LiveSettings};
+use super::report::{cut, failed, returned};
+use super::tool::{Needs, Performer, Performing, Tool};
+use crate::runs::effects::Task;
 use crate::sandboxes::random;
 use allowed::{Allowed, decide};
 use arguments::{Call, Payload};
@@ -39,7 +41,7 @@ use record::Record;
 pub use allowed::HttpRule;
 #[cfg(test)]
 pub(super) use arguments::Arguments;
-pub(super) use exits::Exits;
+pub(in crate::runs) use exits::Exits;
 
 /// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;
@@ -51,8 +53,35 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 /// How long a connection may take.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
 
+pub(super) const TOOL: Tool = Tool {
+    name: "http",
+    description: "Sends one HTTP request and returns the body of the answer. Redirects are not followed.",
+    schema: r#"{
+        "type": "object",
+        "properties": {
+            "url": {"type": "string", "description": "https://host/path or http://host:port/path"},
+            "method": {"type": ["string", "null"], "description": "POST unless you give one."},
+            "headers": {"type": "object", "additionalProperties": {"type": "string"}},
+            "body": {"description": "Any JSON value, sent as JSON."},
+            "text": {"type": ["string", "null"], "description": "A body that is sent as it is, instead of body."}
+        },
+        "required": ["url"],
+        "additionalProperties": false
+    }"#,
+    // The key goes with every request.
+    class: Class::Keyed,
+    risk: 60,
+    timeout: Duration::from_secs(10 * 60),
+    needs: Needs::Network,
+    performer: Performer::Executor { call: perform, probe: None },
+};
+
+fn perform<'a>(hands: &'a Hands, task: &'a Task, arguments: &'a str) -> Performing<'a> {
+    Box::pin(hands.http.call(task, arguments))
+}
+
 #[derive(Debug)]
-pub(super) struct HttpTool {
+pub(in crate::runs) struct HttpTool {
     settings: LiveSettings,
     exits: Arc<Exits>,
     /// The agent's own rules.
@@ -92,11 +121,16 @@ enum RetryAfter {
 }
 
 impl HttpTool {
-    pub(super) fn new(settings: LiveSettings, exits: Arc<Exits>, egress: Option<EgressDraft>) -> Self {
+    pub(in crate::runs) fn of(agent: &AgentSpec, settings: LiveSettings, exits: Arc<Exits>) -> Self {
+        let egress = agent.tools.get(TOOL.name).and_then(|tool| tool.egress.clone());
+        Self::new(settings, exits, egress)
+    }
+
+    fn new(settings: LiveSettings, exits: Arc<Exits>, egress: Option<EgressDraft>) -> Self {
         Self { settings, exits, egress, kept: Mutex::default() }
     }
 
-    pub(super) async fn call(&self, task: &Task, arguments: &str) -> Report {
+    async fn call(&self, task: &Task, arguments: &str) -> Report {
         let deadline = Instant::now() + task.timeout;
         let call = match Call::parse(arguments) {
             Ok(call) => call,

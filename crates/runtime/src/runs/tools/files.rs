@@ -1,21 +1,47 @@
 //! The tool `files`: read, write, list and remove, in the run's sandbox. Repeating an operation is harmless: a file
 //! is replaced as a whole.
 
+use std::time::Duration;
+
 use saggar_domain::User;
-use saggar_engine::Report;
+use saggar_engine::{Class, Report};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::hands::Hands;
+use super::report::{cut, failed, not_begun, read as read_arguments, returned};
 use super::sandbox::RunSandbox;
-use super::{cut, failed, not_begun, returned};
+use super::tool::{Needs, Performer, Performing, Tool};
 use crate::fault::{Fault, FileFaultKind};
 use crate::files::{FilePath, Files, WriteOptions};
 use crate::permit::Action;
+use crate::runs::effects::Task;
 
 /// Maximum size of a file that the agent gets, in bytes.
 const READ_MAX: usize = 256 * 1024;
 /// Maximum number of entries of a directory.
 const LIST_MAX: u32 = 1000;
+
+pub(super) const TOOL: Tool = Tool {
+    name: "files",
+    description: "Reads, writes, lists and removes files in the sandbox. A write replaces the whole file.",
+    schema: r#"{
+        "type": "object",
+        "properties": {
+            "op": {"enum": ["read", "write", "list", "remove"]},
+            "path": {"type": "string", "description": "An absolute path, or one below the home directory."},
+            "content": {"type": "string", "description": "With write: the whole file."}
+        },
+        "required": ["op", "path"],
+        "additionalProperties": false
+    }"#,
+    // A file is read, or replaced as a whole: repeating it is harmless.
+    class: Class::Pure,
+    risk: 30,
+    timeout: Duration::from_secs(10 * 60),
+    needs: Needs::Sandbox,
+    performer: Performer::Executor { call: perform, probe: None },
+};
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
@@ -26,12 +52,14 @@ pub(super) enum Arguments {
     Remove { path: String },
 }
 
-pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
-    let arguments: Arguments = match serde_json::from_str(arguments) {
+fn perform<'a>(hands: &'a Hands, _: &'a Task, arguments: &'a str) -> Performing<'a> {
+    Box::pin(call(&hands.sandbox, arguments))
+}
+
+async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
+    let arguments: Arguments = match read_arguments(TOOL.name, arguments) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            return returned(format!("files needs \"op\": read, write, list or remove, and \"path\" ({error})"), true);
-        }
+        Err(report) => return report,
     };
     let id = match sandbox.ready().await {
         Ok(id) => id,
@@ -48,7 +76,7 @@ pub(super) async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
         Err(Fault::File(fault)) if fault.kind != FileFaultKind::Broken => returned(fault.message(), true),
         Err(fault @ Fault::Refused(_)) => not_begun(&fault),
         // Repeating it is harmless, whatever happened.
-        Err(fault) => failed("files", fault.to_string(), true),
+        Err(fault) => failed(TOOL.name, fault.to_string(), true),
     }
 }
 
