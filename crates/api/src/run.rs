@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentSandbox, ProjectId, RunId, RunState, SandboxId, Timeout};
+use saggar_domain::{AgentHash, AgentSandbox, ProjectId, RunId, RunState, SandboxId, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -29,13 +29,23 @@ pub struct StartRun {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct Agent {
+    /// The format; absent means the only one there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "saggar.agent/v1")]
+    pub schema: Option<String>,
     /// Display name; concurrency limits count by it.
     #[schema(example = "mender")]
     pub name: String,
-    /// System prompt.
+    /// The author's version of it. Kept with the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "1.2.0")]
+    pub version: Option<String>,
+    /// System prompt. `instructions` is another name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "instructions")]
     pub system: Option<String>,
     /// First user message.
+    #[serde(default)]
+    #[schema(required = true)]
     pub task: String,
     /// The model it uses.
     pub model: AgentModel,
@@ -61,8 +71,8 @@ pub struct Agent {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, remote = "Self")]
 pub struct SubAgent {
-    /// System prompt.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// System prompt. `instructions` is another name for it.
+    #[serde(default, skip_serializing_if = "Option::is_none", alias = "instructions")]
     pub system: Option<String>,
     /// The model it uses.
     pub model: AgentModel,
@@ -79,6 +89,37 @@ pub struct SubAgent {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
+}
+
+impl Agent {
+    /// The only format.
+    pub const SCHEMA: &str = "saggar.agent/v1";
+    /// Maximum length of an author's version, in bytes.
+    const VERSION_LEN_MAX: usize = 64;
+
+    /// Identifies the definition: everything but the task, and but the format, which may be left out.
+    pub fn hash(&self) -> AgentHash {
+        AgentHash::of(&Self { task: String::new(), schema: None, ..self.clone() })
+    }
+
+    /// The error and the remedy for a wrong format, version or task, which the types allow.
+    pub fn wrong(&self) -> Option<(String, String)> {
+        let wrong = |message: String, help: &str| Some((message, help.to_owned()));
+        if let Some(other) = self.schema.as_deref().filter(|schema| *schema != Self::SCHEMA) {
+            let message =
+                format!("schema: the agent is of the format {other:?}, and this version reads {:?}", Self::SCHEMA);
+            return wrong(message, "leave `schema` out, or use a version of saggar that reads that format");
+        }
+        let is_version = |version: &str| {
+            (1..=Self::VERSION_LEN_MAX).contains(&version.len()) && version.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        if let Some(version) = self.version.as_deref().filter(|version| !is_version(version)) {
+            let most = Self::VERSION_LEN_MAX;
+            let message = format!("version: {version:?} is not a version: 1 to {most} visible ASCII characters");
+            return wrong(message, "write it like \"1.2.0\"");
+        }
+        None
+    }
 }
 
 /// The model of an agent.

@@ -199,6 +199,22 @@ pub struct VolumeMountShape {
 #[serde(deny_unknown_fields, default)]
 #[schema(as = AgentSandbox)]
 pub struct AgentSandboxShape {
+    /// The template that its filesystem starts from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TemplateName>)]
+    template: Option<String>,
+    /// A directory of the server's host, by the name that the operator gave it, copy-on-write at /workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<WorkspaceName>)]
+    workspace: Option<String>,
+    /// Where the files are that its programs make; in memory by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<StoragePlace>)]
+    storage: Option<String>,
+    /// The user that programs run as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<SandboxUser>)]
+    user: Option<String>,
     /// Its network access: `none`, the default, or `proxied`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Network>)]
@@ -209,6 +225,13 @@ pub struct AgentSandboxShape {
     /// Secrets of the project that its requests use, with network mode `proxied`. Programs get placeholders.
     #[schema(max_items = 64)]
     secrets: Vec<SecretUseShape>,
+    /// Volumes of the project, each at a path of its own.
+    #[schema(max_items = 16)]
+    volumes: Vec<VolumeMountShape>,
+    /// Resource limits.
+    limits: crate::sandbox::SandboxLimits,
+    /// Whether later runs get the same sandbox. This version supports only `false`.
+    reuse: bool,
 }
 
 /// Which requests a secret is for, and where in them its value goes. A binding allows nothing: the network rules decide.

@@ -1,20 +1,35 @@
-//! What an agent's definition says about the sandbox of its runs: its network, the rules for it, and the secrets of its requests.
+//! What an agent's definition says about the sandbox of its runs: its template, files, network, secrets, volumes and limits.
 //!
 //! The parts have the types of a sandbox's spec and mean the same there. It has no environment, because a definition is stored and
-//! an environment may hold secrets; and nothing of the host.
+//! an environment may hold secrets; and nothing of the host but a name that its operator gave.
 
 use serde::{Deserialize, Serialize};
 
-use crate::mode::NetworkMode;
+use crate::limit::{DraftLimits, Limits};
+use crate::mode::{Access, NetworkMode, Storage, User};
+use crate::name::{TemplateName, WorkspaceName};
 use crate::net::EgressDraft;
 use crate::problem::{Code, Problem};
 use crate::secret::SecretUse;
 use crate::spec::{Draft, Spec};
 use crate::table::{joined, only_from_a_table};
+use crate::volume::VolumeMount;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct AgentSandbox {
+    /// The template that its filesystem starts from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<TemplateName>,
+    /// A directory of the operator's, copy-on-write at /workspace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<WorkspaceName>,
+    /// Where the files are that its programs make.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Storage>,
+    /// The user that programs run as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
     /// `none` or `proxied`; `none` if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<NetworkMode>,
@@ -24,23 +39,51 @@ pub struct AgentSandbox {
     /// Secrets that requests get on their way out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
+    /// Volumes of the project.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeMount>,
+    /// Every limit but `timeout`, which each tool has.
+    #[serde(skip_serializing_if = "DraftLimits::is_empty")]
+    pub limits: DraftLimits,
+    /// Whether later runs get the same sandbox. No version does that yet, so `true` is refused.
+    #[serde(skip_serializing_if = "is_false")]
+    pub reuse: bool,
 }
 
 only_from_a_table!(AgentSandbox);
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
 
 impl AgentSandbox {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The spec of the sandbox.
+    /// The spec of the sandbox, but for its workspace, which only the server can name.
     pub fn draft(&self) -> Draft {
-        let Self { network, egress, secrets } = self.clone();
-        Draft { network, egress, secrets, ..Draft::default() }
+        let Self { template, workspace: _, storage, user, network, egress, secrets, volumes, limits, reuse: _ } =
+            self.clone();
+        Draft { template, storage, user, network, egress, secrets, volumes, limits, ..Draft::default() }
     }
 
     /// Refuses what could only fail when the sandbox is made.
     pub fn check(&self) -> Result<(), Problem> {
+        if self.reuse {
+            return Err(Problem::new(
+                Code::UnsupportedCapability,
+                "a sandbox that several runs use one after another (sandbox.reuse) is not supported by this version",
+                "leave `reuse` out: each run gets a fresh sandbox; keep files between runs in a volume (sandbox.volumes)",
+            ));
+        }
+        if self.limits.timeout.is_some() {
+            return Err(Problem::new(
+                Code::InvalidValue,
+                "sandbox.limits.timeout has no meaning for an agent, whose sandbox lives as long as its run",
+                "set `timeout` for a tool, such as tools.shell.timeout, or budget.time for the whole run",
+            ));
+        }
         match self.network {
             None | Some(NetworkMode::None | NetworkMode::Proxied) => Spec::resolve(self.draft()).map(drop),
             Some(NetworkMode::Host) => Err(Problem::new(
@@ -57,22 +100,58 @@ impl AgentSandbox {
         if self.is_proxied() && !other.is_proxied() {
             return Some("the network mode proxied".to_owned());
         }
-        let rule = self.egress.allow.iter().find(|rule| !other.egress.allow.contains(rule));
-        let secret = self.secrets.iter().find(|used| !other.uses(used));
-        rule.map(|rule| format!("the rule {:?}", rule.to_string()))
-            .or_else(|| secret.map(|used| format!("the secret {}", used.name)))
+        if let Some(rule) = self.egress.allow.iter().find(|rule| !other.egress.allow.contains(rule)) {
+            return Some(format!("the rule {:?}", rule.to_string()));
+        }
+        if let Some(used) = self.secrets.iter().find(|used| !other.uses(used)) {
+            return Some(format!("the secret {}", used.name));
+        }
+        if let Some(volume) = self.volumes.iter().find(|volume| !other.mounts(volume)) {
+            return Some(format!("the volume {} ({})", volume.name, volume.mode.as_str()));
+        }
+        if let Some(name) = self.workspace.as_ref().filter(|name| other.workspace.as_ref() != Some(name)) {
+            return Some(format!("the workspace {name}"));
+        }
+        let limits = self.clone().limits_within(other);
+        (limits != self.limits).then(|| "a higher limit".to_owned())
     }
 
     /// What of this one the other may use, too. What the other denies stays denied, and its limits hold.
     pub fn within(self, other: &Self) -> Self {
-        if !(self.is_proxied() && other.is_proxied()) {
-            return Self::default();
+        let limits = self.clone().limits_within(other);
+        let Self { template, workspace, storage, user, network, egress, mut secrets, mut volumes, limits: _, reuse } =
+            self.clone();
+        let workspace = workspace.filter(|name| other.workspace.as_ref() == Some(name));
+        volumes.retain(|volume| other.mounts(volume));
+        let (network, egress) = if self.is_proxied() && other.is_proxied() {
+            secrets.retain(|used| other.uses(used));
+            let EgressDraft { mut allow, deny, limits } = egress;
+            allow.retain(|rule| other.egress.allow.contains(rule));
+            let (deny, limits) = (joined(deny, other.egress.deny.clone()), limits.within(&other.egress.limits));
+            (network, EgressDraft { allow, deny, limits })
+        } else {
+            secrets.clear();
+            (None, EgressDraft::default())
+        };
+        Self { template, workspace, storage, user, network, egress, secrets, volumes, limits, reuse }
+    }
+
+    /// Its limits, none of them higher than the other's, which may be a default.
+    fn limits_within(self, other: &Self) -> DraftLimits {
+        let DraftLimits { timeout, memory, cpus, pids, disk, files, output } = self.limits;
+        // Limits that are out of range are refused elsewhere, and then the other allows nothing more than the default.
+        let Ok(most) = Limits::resolve(&other.limits).or_else(|_| Limits::resolve(&DraftLimits::default())) else {
+            return DraftLimits::default();
+        };
+        DraftLimits {
+            timeout,
+            memory: memory.map(|value| value.min(most.memory.value)),
+            cpus: cpus.map(|value| value.min(most.cpus.value)),
+            pids: pids.map(|value| value.min(most.pids.value)),
+            disk: disk.map(|value| value.min(most.disk.value)),
+            files: files.map(|value| value.min(most.files.value)),
+            output: output.map(|value| value.min(most.output.value)),
         }
-        let Self { network, egress: EgressDraft { mut allow, deny, limits }, mut secrets } = self;
-        allow.retain(|rule| other.egress.allow.contains(rule));
-        secrets.retain(|used| other.uses(used));
-        let (deny, limits) = (joined(deny, other.egress.deny.clone()), limits.within(&other.egress.limits));
-        Self { network, egress: EgressDraft { allow, deny, limits }, secrets }
     }
 
     fn is_proxied(&self) -> bool {
@@ -82,6 +161,12 @@ impl AgentSandbox {
     /// Whether it uses the same secret. The variable is the program's business.
     fn uses(&self, used: &SecretUse) -> bool {
         self.secrets.iter().any(|own| own.name == used.name)
+    }
+
+    /// Whether it has the same volume, and may write it if the other wants to.
+    fn mounts(&self, volume: &VolumeMount) -> bool {
+        let is_read = volume.mode == Access::ReadOnly;
+        self.volumes.iter().any(|own| own.name == volume.name && (is_read || own.mode == volume.mode))
     }
 }
 
@@ -94,7 +179,8 @@ mod tests {
     }
 
     const PARENT: &str = r#"{"network": "proxied", "egress": {"allow": ["a.example", "@pypi"], "deny": ["c.example"]},
-        "secrets": [{"name": "api", "env": "KEY"}]}"#;
+        "secrets": [{"name": "api", "env": "KEY"}],
+        "volumes": [{"name": "data", "at": "/data", "mode": "ro"}], "limits": {"pids": 100}}"#;
 
     #[test]
     fn a_sandbox_may_use_at_most_what_the_other_may() {
@@ -105,6 +191,14 @@ mod tests {
             (r#"{"network": "proxied", "egress": {"allow": ["@pypi"], "deny": ["d.example"]}}"#, None),
             (r#"{"network": "proxied", "secrets": [{"name": "api"}]}"#, None),
             (r#"{"network": "proxied", "egress": {"allow": ["b.example"]}}"#, Some(r#"the rule "b.example""#)),
+            (r#"{"template": "own", "user": "root", "limits": {"memory": "512M"}}"#, None),
+            (r#"{"volumes": [{"name": "data", "at": "/d", "mode": "ro"}], "limits": {"pids": 99}}"#, None),
+            (r#"{"volumes": [{"name": "data", "at": "/d"}]}"#, Some("the volume data (rw)")),
+            (r#"{"volumes": [{"name": "more", "at": "/d", "mode": "ro"}]}"#, Some("the volume more (ro)")),
+            (r#"{"workspace": "site"}"#, Some("the workspace site")),
+            (r#"{"limits": {"pids": 101}}"#, Some("a higher limit")),
+            // Higher than the default, which the other has.
+            (r#"{"limits": {"memory": "8G"}}"#, Some("a higher limit")),
             // Narrower, and not written there.
             (r#"{"network": "proxied", "egress": {"allow": ["GET a.example"]}}"#, Some(r#"the rule "GET a.example""#)),
             (r#"{"network": "proxied", "secrets": [{"name": "other"}]}"#, Some("the secret other")),
@@ -114,7 +208,7 @@ mod tests {
             assert_eq!(within.beyond(&sandbox(PARENT)), None, "{json}");
         }
         assert_eq!(sandbox(PARENT).beyond(&sandbox("{}")).as_deref(), Some("the network mode proxied"));
-        assert_eq!(sandbox(PARENT).within(&sandbox("{}")), AgentSandbox::default());
+        assert_eq!(sandbox(PARENT).within(&sandbox("{}")), sandbox(r#"{"limits": {"pids": 100}}"#));
     }
 
     #[test]
@@ -133,6 +227,9 @@ mod tests {
     fn contradictions_and_the_network_of_the_host_are_refused() {
         for (json, code) in [
             (r#"{"network": "host"}"#, Code::UnsupportedCapability),
+            (r#"{"reuse": true}"#, Code::UnsupportedCapability),
+            (r#"{"limits": {"timeout": "5m"}}"#, Code::InvalidValue),
+            (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue),
             (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction),
             (r#"{"secrets": [{"name": "api"}]}"#, Code::Contradiction),
             (r#"{"network": "proxied", "egress": {"allow": ["@nothing"]}}"#, Code::InvalidValue),

@@ -39,7 +39,7 @@ mod volume;
 mod workspace;
 
 pub use agent_sandbox::AgentSandbox;
-pub use canonical::{PolicyHash, canonical_json};
+pub use canonical::{AgentHash, PolicyHash, canonical_json};
 pub use capability::{CAPABILITIES_SCHEMA, Capabilities, Capability, Support};
 pub use denial::{Denial, DenialCode};
 pub use end::EndReason;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use saggar_domain::AgentSandbox;
 use saggar_domain::net::EgressDraft;
+use saggar_domain::{AgentHash, AgentSandbox};
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
@@ -17,6 +17,9 @@ use crate::retry::RetryPolicy;
 pub struct AgentSpec {
     /// Display name; concurrency limits count by it.
     pub name: String,
+    /// Which definition it was started from. Says nothing about how it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<AgentIdentity>,
     /// System prompt.
     #[serde(default)]
     pub system: Option<Body>,
@@ -38,6 +41,16 @@ pub struct AgentSpec {
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, AgentSpec>,
+}
+
+/// Which definition a run was started from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentIdentity {
+    /// As its author calls it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    pub hash: AgentHash,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -91,6 +91,7 @@ pub fn agent() -> AgentSpec {
     let tool = |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000, egress: None };
     AgentSpec {
         name: "tester".to_owned(),
+        identity: None,
         system: None,
         task: Body::text("do it"),
         model: ModelRef {

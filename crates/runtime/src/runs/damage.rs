@@ -96,6 +96,7 @@ fn nobody() -> AgentSpec {
     };
     AgentSpec {
         name: String::new(),
+        identity: None,
         system: None,
         task: Body::text(""),
         model,

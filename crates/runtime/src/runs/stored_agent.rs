@@ -99,6 +99,7 @@ mod tests {
         };
         let agent = AgentSpec {
             name: "a".to_owned(),
+            identity: None,
             system: None,
             task: Body::text(task),
             model,

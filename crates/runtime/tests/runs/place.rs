@@ -197,6 +197,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
     };
     AgentSpec {
         name: name.to_owned(),
+        identity: None,
         system: None,
         task: Body::text("do it"),
         model: ModelRef {

@@ -50,6 +50,7 @@ pub(crate) async fn start(
 ) -> Result<Response, Refusal> {
     wire_run::check_providers(&body.0)?;
     let start: StartRun = body.read()?;
+    wire_run::check(&start.agent)?;
     let idempotency = idempotency(&headers, &start)?;
     let labels = wire::labels(start.labels.iter())?;
     let new = NewRun { agent: wire_run::agent(start.agent), labels, idempotency };

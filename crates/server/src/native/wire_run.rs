@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use saggar_api as api;
 use saggar_domain::{AgentSandbox, RunState, Timeout};
-use saggar_engine::{AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_engine::{AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
 use saggar_http::Refusal;
 use saggar_http::wire;
 use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, Tool};
@@ -49,15 +49,34 @@ pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Refuses what the types of the API allow and no agent may have.
+pub(crate) fn check(agent: &api::Agent) -> Result<(), Refusal> {
+    if let Some((message, help)) = agent.wrong() {
+        return Err(Refusal::invalid(message, help));
+    }
+    if agent.task.trim().is_empty() {
+        return Err(Refusal::invalid("the agent has no task", "set `task`, or use: saggar agent run \"TASK\""));
+    }
+    Ok(())
+}
+
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
-    let api::Agent { name, system, task, model, tools, sandbox, budget, repeats_max, agents } = agent;
+    let hash = agent.hash();
+    let api::Agent { schema: _, name, version, system, task, model, tools, sandbox, budget, repeats_max, agents } =
+        agent;
+    let identity = Some(AgentIdentity { version, hash });
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
         let api::SubAgent { system, model, tools, sandbox, budget, repeats_max } = other;
         let other = spec(name.clone(), system, String::new(), model, tools, budget, repeats_max);
         (name, AgentSpec { sandbox, ..other })
     });
-    AgentSpec { sandbox, agents: others.collect(), ..spec(name, system, task, model, tools, budget, repeats_max) }
+    AgentSpec {
+        identity,
+        sandbox,
+        agents: others.collect(),
+        ..spec(name, system, task, model, tools, budget, repeats_max)
+    }
 }
 
 fn spec(
@@ -83,6 +102,7 @@ fn spec(
     AgentSpec {
         tools: tools.collect(),
         name,
+        identity: None,
         system: system.map(Body::text),
         task: Body::text(task),
         model: ModelRef {

@@ -110,7 +110,7 @@ impl RunSandbox {
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
             spec: self.about.agent.sandbox.draft(),
-            workspace: None,
+            workspace: self.about.agent.sandbox.workspace.clone(),
             labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
