@@ -15,7 +15,7 @@ use crate::hints::improve;
 use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
-use crate::remote::{KeyArguments, RunsArguments, SandboxArguments, SecretArguments};
+use crate::remote::{AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 use crate::template::TemplateArguments;
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Check(Later<CheckArguments>),
     /// Create, use and end sandboxes on a server
     Sandbox(Later<SandboxArguments>),
+    /// Write, check and run agents
+    Agent(Later<AgentArguments>),
     /// Start, follow, steer and fork agent runs on a server
     Runs(Later<RunsArguments>),
     /// Replay run fixtures and report which have changed

@@ -35,7 +35,7 @@ pub use check::check_data_directory;
 pub use effects::{About, Effects, Session, Task, Work};
 pub use fixture::{Drift, FIXTURE_SCHEMA, Fixture, Replay};
 pub use fork::{ForkAt, Forked, OpenCall};
-pub use handle::{NewRun, Runs};
+pub use handle::{NewRun, Runs, check_agent};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;

@@ -5,7 +5,9 @@
 //! limits, streams, archives, forwarding to a sandbox's ports.
 #![forbid(unsafe_code)]
 
+mod agents;
 mod compose;
+mod idle;
 mod logs;
 mod native;
 mod offline;
@@ -16,8 +18,9 @@ mod server;
 mod settings;
 mod work;
 
+pub use agents::{CheckedAgent, check_agent};
 pub use logs::start as start_logs;
-pub use offline::{create_key, rekey};
+pub use offline::{create_key, has_store, rekey};
 pub use openapi::{document as openapi, text as openapi_text};
 pub use reference::markdown as api_reference;
 pub use saggar_http::listen::contain_panics;

@@ -34,6 +34,8 @@ use utoipa::openapi::OpenApi;
 use crate::server::Shared;
 use resource::Resource;
 
+pub(crate) use wire_run::agent as agent_spec;
+
 /// Every resource, in the order of the documents.
 fn resources() -> impl Iterator<Item = Resource> {
     [

@@ -38,6 +38,11 @@ pub async fn rekey(data_directory: &Path, file: &KeyFile, old: OldKeys) -> Resul
     Ok(saggar_runtime::rekey(&store, file, old).await?)
 }
 
+/// Whether a server has been started on this data directory before.
+pub fn has_store(data_directory: &Path) -> bool {
+    Store::is_in(data_directory)
+}
+
 fn expect_store(data_directory: &Path) -> Result<(), ServeError> {
     match Store::is_in(data_directory) {
         true => Ok(()),

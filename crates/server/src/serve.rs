@@ -20,6 +20,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{OnceCell, watch};
 
 use crate::compose;
+use crate::idle::idle;
 use crate::server::{Server, Shared};
 use crate::settings::{Auth, Config};
 use crate::work::{share, worker};
@@ -124,6 +125,9 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = idle(sandboxes.store(), config.limits.stop_when_idle) => {
+                tracing::info!("nothing has needed this server for a while");
+            }
         }
         tracing::info!("stopping; sandboxes keep running");
         stop.send_replace(true);

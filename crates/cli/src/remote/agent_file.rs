@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use saggar_api::{Agent, AgentModel};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::failure::CommandFailure;
@@ -9,30 +11,33 @@ use super::failure::CommandFailure;
 /// Maximum size of an agent file and of a script file, in bytes.
 const AGENT_LEN_MAX: u64 = 16 << 20;
 
-/// Reads an agent file. Scripts given as paths are read relative to it.
-pub(crate) fn read_agent(path: &Path) -> Result<saggar_api::Agent, CommandFailure> {
-    let mut agent = read_value(path)?;
+/// Reads an agent file. Scripts given as paths are read relative to it. The task may be missing.
+pub(crate) fn read_agent(path: &Path) -> Result<Agent, CommandFailure> {
+    let text =
+        saggar_given::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
+    let format = Format::of(path);
+    check_providers(path, &format.value(path, &text)?)?;
+    let mut agent: Agent = format.parse(path, &text)?;
+    let others = agent.agents.values_mut().map(|other| &mut other.model);
+    for model in others.chain([&mut agent.model]) {
+        read_script(path, model)?;
+    }
+    Ok(agent)
+}
+
+/// An unsupported provider is reported first, because errors in its other fields would only confuse.
+fn check_providers(path: &Path, agent: &Value) -> Result<(), CommandFailure> {
     let others = agent["agents"].as_object().into_iter().flatten().map(|(_, other)| other);
-    for model in others.chain([&agent]).map(|agent| &agent["model"]) {
-        let wrong = model["provider"].as_str().and_then(saggar_api::AgentModel::wrong_provider);
-        if let Some((message, help)) = wrong {
+    for model in others.chain([agent]).map(|agent| &agent["model"]) {
+        if let Some((message, help)) = model["provider"].as_str().and_then(AgentModel::wrong_provider) {
             return Err(invalid(format!("{}: {message}", path.display()), help));
         }
     }
-    read_script(path, &mut agent)?;
-    for (_, other) in agent.get_mut("agents").and_then(Value::as_object_mut).into_iter().flatten() {
-        read_script(path, other)?;
-    }
-    serde_json::from_value(agent).map_err(|error| {
-        invalid(
-            format!("{} is not a valid agent: {error}", path.display()),
-            "see docs/agent.md for the fields of an agent",
-        )
-    })
+    Ok(())
 }
 
-fn read_script(beside: &Path, agent: &mut Value) -> Result<(), CommandFailure> {
-    let Some(script) = agent["model"]["script"].as_str() else { return Ok(()) };
+fn read_script(beside: &Path, model: &mut AgentModel) -> Result<(), CommandFailure> {
+    let Some(script) = model.script.as_str() else { return Ok(()) };
     let path = beside.parent().unwrap_or(Path::new(".")).join(script);
     if matches!(path.try_exists(), Ok(false)) {
         return Err(invalid(
@@ -40,25 +45,71 @@ fn read_script(beside: &Path, agent: &mut Value) -> Result<(), CommandFailure> {
             "correct model.script; a relative path starts at the directory of the agent file",
         ));
     }
-    let script = read_value(&path)?;
+    let text =
+        saggar_given::read_given_text(&path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(&path, &error))?;
+    let script = Format::of(&path).value(&path, &text)?;
     if !script["turns"].is_array() {
         return Err(invalid(
             format!("{} is not a script: expected {{\"turns\": [...]}}", path.display()),
             "put the list of turns into an object; docs/agent.md shows one",
         ));
     }
-    agent["model"]["script"] = script;
+    model.script = script;
     Ok(())
 }
 
-fn read_value(path: &Path) -> Result<Value, CommandFailure> {
-    let text =
-        saggar_given::read_given_text(path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(path, &error))?;
-    let wrong = |what: String| invalid(format!("{} can't be read: {what}", path.display()), "write it in TOML or JSON");
-    if path.extension().is_some_and(|extension| extension == "toml") {
-        return toml::from_str(&text).map_err(|error| wrong(error.to_string()));
+#[derive(Clone, Copy)]
+enum Format {
+    Toml,
+    Json,
+}
+
+impl Format {
+    fn of(path: &Path) -> Self {
+        if path.extension().is_some_and(|extension| extension == "toml") { Self::Toml } else { Self::Json }
     }
-    serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))
+
+    fn value(self, path: &Path, text: &str) -> Result<Value, CommandFailure> {
+        self.read(text).map_err(|wrong| {
+            invalid(
+                format!("{}{}: it can't be read: {}", path.display(), wrong.at, wrong.what),
+                "write it in TOML or JSON",
+            )
+        })
+    }
+
+    fn parse(self, path: &Path, text: &str) -> Result<Agent, CommandFailure> {
+        self.read(text).map_err(|wrong| {
+            let help = match wrong.what.starts_with("duplicate field `system`") {
+                true => "`system` and `instructions` are two names of one field: leave one of them out",
+                false => "see docs/agent.md for the fields of an agent",
+            };
+            invalid(format!("{}{} is not a valid agent: {}", path.display(), wrong.at, wrong.what), help)
+        })
+    }
+
+    fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, Wrong> {
+        match self {
+            Self::Toml => toml::from_str(text).map_err(|error| {
+                let at = error.span().and_then(|span| text.get(..span.start)).map(|before| {
+                    let line = before.matches('\n').count() + 1;
+                    format!(" line {line}")
+                });
+                Wrong { at: at.unwrap_or_default(), what: error.message().trim().to_owned() }
+            }),
+            // Its message ends with the place.
+            Self::Json => {
+                serde_json::from_str(text).map_err(|error| Wrong { at: String::new(), what: error.to_string() })
+            }
+        }
+    }
+}
+
+/// What is wrong with a file.
+struct Wrong {
+    /// ` line 3`, or nothing if it isn't known or already said.
+    at: String,
+    what: String,
 }
 
 fn invalid(message: String, help: impl Into<String>) -> CommandFailure {
@@ -87,6 +138,14 @@ mod tests {
         }
         std::fs::write(&script, r#"{"turns": []}"#).unwrap();
         assert!(read_agent(&agent).is_ok());
+        for (more, line, why) in [
+            ("toolz = 1\n", " line 1 is", "unknown field `toolz`"),
+            ("system = \"a\"\ninstructions = \"b\"\n", "", "two names of one field"),
+        ] {
+            std::fs::write(&agent, format!("{more}{toml}")).unwrap();
+            let refused = read_agent(&agent).unwrap_err().text();
+            assert!(refused.contains(&format!("a.toml{line}")) && refused.contains(why), "{refused}");
+        }
         std::fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -5,15 +5,21 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use saggar_api::client::Client;
+use saggar_domain::RunId;
 use serde::Serialize;
 
+use super::agent_arguments::{AgentArguments, AgentCommand};
+use super::agent_run::RunRequest;
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::CommandFailure;
 use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
 use super::templates::TemplateTask;
-use super::{copy, exec, keys, lifecycle, logs, run_commands, secret_file, secrets, settings, shell};
+use super::{
+    agent_commands, agent_run, copy, exec, keys, lifecycle, local_server, logs, run_commands, secret_file, secrets,
+    settings, shell,
+};
 
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
     let is_json = arguments.server.json;
@@ -41,6 +47,26 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
 pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {
     let is_json = arguments.server.json;
     start(&arguments.server, async |client| run_commands::main(&client, arguments.command, is_json).await)
+}
+
+pub(crate) fn agent(arguments: AgentArguments) -> ExitCode {
+    let (is_json, server) = (arguments.server.json, arguments.server);
+    match arguments.command {
+        AgentCommand::Init { file, name } => finish(is_json, async || agent_commands::init(&file, name, is_json)),
+        AgentCommand::Check { files } => finish(is_json, async || agent_commands::check(&files, is_json)),
+        AgentCommand::List { directory } => finish(is_json, async || agent_commands::list(&directory, is_json)),
+        AgentCommand::Show { agent } => match agent.to_str().and_then(RunId::parse) {
+            Some(run) => start(&server, async |client| agent_commands::show_run(&client, run, is_json).await),
+            None => finish(is_json, async || agent_commands::show_file(&agent, is_json)),
+        },
+        AgentCommand::Run { task, agent, labels, idempotency_key, detach } => finish(is_json, async || {
+            let request = RunRequest { task, agent, labels, idempotency_key, is_detached: detach };
+            // An invalid agent starts no server.
+            let request = request.resolve()?;
+            let (client, access) = local_server::client(&server).await?;
+            agent_run::main(&client, request, is_json).await.map_err(|failure| failure.with_access(&access))
+        }),
+    }
 }
 
 pub(crate) fn net(server: &ServerArguments, task: NetTask) -> ExitCode {

@@ -1,9 +1,12 @@
-//! Commands that talk to a server: `saggar sandbox …`, `saggar runs …`, `saggar key …`, `saggar secret …` and `saggar template --server …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar agent …`, `saggar runs …`, `saggar key …`, `saggar secret …` and `saggar template --server …`.
 //!
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
 
+mod agent_arguments;
+mod agent_commands;
 mod agent_file;
+mod agent_run;
 mod arguments;
 mod copy;
 mod dispatch;
@@ -12,6 +15,7 @@ mod failure;
 mod journal_line;
 mod keys;
 mod lifecycle;
+mod local_server;
 mod logs;
 mod net;
 mod pipe;
@@ -19,6 +23,7 @@ mod place;
 mod progress;
 mod run_arguments;
 mod run_commands;
+mod run_view;
 mod secret_arguments;
 mod secret_file;
 mod secret_value;
@@ -30,8 +35,9 @@ mod table;
 mod templates;
 mod unpack;
 
+pub(crate) use agent_arguments::AgentArguments;
 pub(crate) use arguments::{KeyArguments, SandboxArguments, ServerArguments, sandbox_id};
-pub(crate) use dispatch::{key, net, runs, sandbox, secret, template};
+pub(crate) use dispatch::{agent, key, net, runs, sandbox, secret, template};
 pub(crate) use net::NetTask;
 pub(crate) use run_arguments::RunsArguments;
 pub(crate) use secret_arguments::SecretArguments;

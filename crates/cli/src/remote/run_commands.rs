@@ -173,7 +173,7 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
 }
 
 /// What a run is waiting for from a human, with the command that provides it.
-fn awaited(run: &Run) -> String {
+pub(crate) fn awaited(run: &Run) -> String {
     let mut text = String::new();
     if let Some(question) = &run.question {
         text += &format!("  asks     {}\n", line(&question.text));

@@ -28,6 +28,8 @@ struct File {
 pub(crate) struct Access {
     pub(crate) url: String,
     pub(crate) key: Option<Secret>,
+    /// Whether the URL was given, and isn't just the default.
+    pub(crate) is_configured: bool,
 }
 
 pub(crate) fn client(arguments: &ServerArguments) -> Result<(Client, Access), CommandFailure> {
@@ -39,8 +41,9 @@ pub(crate) fn client(arguments: &ServerArguments) -> Result<(Client, Access), Co
     let url = arguments.url.clone().or_else(|| variable("SAGGAR_URL")).or(file.url);
     let key = arguments.api_key.clone().or_else(|| variable("SAGGAR_API_KEY")).map(Secret::new).or(file.api_key);
     let certificates = arguments.ca.clone().or_else(|| variable("SAGGAR_CA").map(PathBuf::from)).or(file.ca);
+    let is_configured = url.is_some();
     let url = url.unwrap_or_else(|| ClientOptions::DEFAULT_URL.to_owned());
-    let access = Access { url: url.clone(), key: key.clone() };
+    let access = Access { url: url.clone(), key: key.clone(), is_configured };
     let mut options = ClientOptions::new(url);
     options.key = key;
     let Some(path) = certificates else { return Ok((Client::new(options)?, access)) };

@@ -59,7 +59,7 @@ impl Runs {
     pub async fn start(&self, permit: &Permit, new: NewRun) -> Result<(RunRow, bool), Fault> {
         permit.check(|action| *action == Action::StartRun)?;
         let mut agent = new.agent;
-        check(&agent)?;
+        check_agent(&agent)?;
         self.check_secrets(permit.project(), &agent).await?;
         agent.task = shelve(&self.store, agent.task).await?;
         let others = agent.agents.values_mut().map(|other| &mut other.system);
@@ -199,7 +199,7 @@ impl Runs {
 }
 
 /// Rejects agents that could only fail later.
-fn check(agent: &AgentSpec) -> Result<(), Fault> {
+pub fn check_agent(agent: &AgentSpec) -> Result<(), Fault> {
     check_one(&agent.name, agent)?;
     if agent.agents.len() > AGENTS_MAX {
         return Err(refuse(format!("an agent may name at most {AGENTS_MAX} others")));

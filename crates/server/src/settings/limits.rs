@@ -18,6 +18,8 @@ pub struct LimitSettings {
     pub upload_max: ByteSize,
     /// How long requests may continue after a stop was requested.
     pub shutdown_grace: Duration,
+    /// Stop after this time without a live sandbox and an unfinished run.
+    pub stop_when_idle: Option<Duration>,
 }
 
 impl Default for LimitSettings {
@@ -28,6 +30,7 @@ impl Default for LimitSettings {
             requests_per_key: 512,
             upload_max: ByteSize::mebibytes(4096),
             shutdown_grace: Duration::from_secs(10),
+            stop_when_idle: None,
         }
     }
 }
@@ -47,6 +50,11 @@ impl Table for LimitSettings {
         ),
         setting!(upload_max, Process, "largest upload"),
         setting!(shutdown_grace, Process, "how long requests may continue after a stop was requested"),
+        setting!(
+            stop_when_idle,
+            Process,
+            "stop after this time without a sandbox and an unfinished run; never by default"
+        ),
     ];
 
     /// Limits that were not set are fractions of `connections_max`, so that some capacity is left for others.

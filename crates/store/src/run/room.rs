@@ -35,6 +35,7 @@ const AHEAD: &str = "
         FROM queue)
     SELECT count(*) AS ahead FROM turns
     WHERE (turn, room_since, id) < (SELECT turn, room_since, id FROM turns WHERE id = ?1)";
+const UNFINISHED: &str = "SELECT 1 AS is_unfinished FROM run WHERE state <> 'finished' LIMIT 1";
 const LIVE: &str = "SELECT count(*) AS live FROM sandbox WHERE state <> 'ended'";
 
 impl Store {
@@ -60,6 +61,12 @@ impl Store {
             })?;
             Ok(ahead.unwrap_or(0))
         };
+        self.read(work).await
+    }
+
+    /// Whether any run of any project has not finished.
+    pub async fn has_unfinished_runs(&self) -> Result<bool, Error> {
+        let work = |connection: &Connection| Ok(column::one(connection, UNFINISHED, [], |_| Ok(()))?.is_some());
         self.read(work).await
     }
 
