@@ -2,6 +2,8 @@
 //!
 //! For code that acts on behalf of an agent without being in its sandbox, such as a tool of a run.
 
+mod address;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +16,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::resolve::{self, DialError, Dialer};
 use crate::tls::{self, Roots, client_configs};
+
+pub use address::{AddressError, HttpAddress, own_networks};
 
 /// A way to servers. Its cache of names is its own.
 #[derive(Debug)]

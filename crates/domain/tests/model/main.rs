@@ -62,7 +62,7 @@ fn everything() -> ModelRequest {
             ..Sampling::default()
         },
         output: OutputFormat::Schema { name: "answer".to_owned(), schema: JsonSchema(json!({})), strict: None },
-        ..ModelRequest::new(RouteName::parse("claude").unwrap(), messages)
+        ..ModelRequest::new(RouteName::parse("claude").expect("it is a name"), messages)
     }
 }
 

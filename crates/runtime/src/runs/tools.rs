@@ -7,7 +7,6 @@
 //! is part of the reply in the journal, so a later schema doesn't change what an old journal means. What is performed
 //! reads its arguments once more, strictly: an old journal may have calls that were never checked.
 
-mod address;
 mod engine;
 mod files;
 mod hands;

@@ -22,13 +22,12 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use saggar_domain::net::{EgressDraft, OVERRIDE_HEADERS, Refusal, Rules};
-use saggar_egress::outside::{ConnectError, Security};
+use saggar_egress::outside::{ConnectError, HttpAddress, Security};
 use saggar_engine::{AgentSpec, Class, Report, RetryPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::address::HttpAddress;
 use super::hands::{Hands, LiveSettings};
 use super::report::{cut, failed, returned};
 use super::tool::{Needs, Performer, Performing, Tool};

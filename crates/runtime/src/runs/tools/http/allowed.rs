@@ -9,13 +9,7 @@ use std::str::FromStr;
 
 use saggar_domain::Problem;
 use saggar_domain::net::{Destination, EgressDraft, Host, Refusal, Rule, RuleRef, Rules, Wire};
-use saggar_egress::outside::Security;
-
-use crate::runs::tools::address::HttpAddress;
-
-/// Networks of one's own. Link-local addresses and those of metadata services are not among them.
-const NETWORKS: [&str; 7] =
-    ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "[::1]", "[fc00::]/7"];
+use saggar_egress::outside::{HttpAddress, Security, own_networks};
 
 /// One entry of the setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,8 +85,7 @@ impl Allowed {
             return self.rules.clone();
         }
         let mut draft = self.rules.draft().clone();
-        let port = address.to().port;
-        draft.allow.extend(NETWORKS.iter().filter_map(|network| format!("{network}:{port}").parse::<Rule>().ok()));
+        draft.allow.extend(own_networks(address.to().port));
         Rules::new(draft).unwrap_or_else(|_| self.rules.clone())
     }
 }

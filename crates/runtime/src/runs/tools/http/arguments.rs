@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::TOOL;
-use crate::runs::tools::address::HttpAddress;
+use saggar_egress::outside::HttpAddress;
 use crate::runs::tools::tool::or_none;
 
 /// Maximum number of headers of a call, and of bytes in them.

@@ -1,4 +1,4 @@
-//! URLs of the tool `http`: one strict parser, used for the operator's allowlist and for an agent's requests. Hosts are parsed as in
+//! URLs: one strict parser, for the operator's allowlists, for models' providers and for the requests of agents. Hosts are parsed as in
 //! network rules.
 //!
 //! The compared URL is the one that is sent: both sides are normalised, and the request is made from the normal form.
@@ -7,8 +7,17 @@
 
 use std::fmt;
 
-use saggar_domain::net::{Destination, Host, parse_authority};
-use saggar_egress::outside::Security;
+use super::Security;
+use saggar_domain::net::{Destination, Host, Rule, parse_authority};
+
+/// Networks of one's own. Link-local addresses and those of metadata services are not among them.
+const OWN_NETWORKS: [&str; 7] =
+    ["127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "[::1]", "[fc00::]/7"];
+
+/// What a name may lead to, beside public addresses, if the operator has named a service of their own.
+pub fn own_networks(port: u16) -> impl Iterator<Item = Rule> {
+    OWN_NETWORKS.iter().filter_map(move |network| format!("{network}:{port}").parse::<Rule>().ok())
+}
 
 const URL_LEN_MAX: usize = 8192;
 
@@ -63,15 +72,15 @@ impl HttpAddress {
         Ok(Self { security, to, path: path_of(path)?, query })
     }
 
-    pub(super) fn security(&self) -> Security {
+    pub fn security(&self) -> Security {
         self.security
     }
 
-    pub(super) fn to(&self) -> &Destination {
+    pub fn to(&self) -> &Destination {
         &self.to
     }
 
-    pub(super) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         &self.path
     }
 
@@ -80,7 +89,7 @@ impl HttpAddress {
         self.query.is_some()
     }
 
-    pub(super) fn scheme(&self) -> &'static str {
+    pub fn scheme(&self) -> &'static str {
         match self.security {
             Security::Plain => "http",
             Security::Tls => "https",
@@ -88,7 +97,7 @@ impl HttpAddress {
     }
 
     /// The value of the `Host` header: without the scheme's own port.
-    pub(super) fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         match &self.to.host {
             _ if self.to.port != port_of(self.security) => self.to.to_string(),
             Host::V6(address) => format!("[{address}]"),
@@ -97,7 +106,7 @@ impl HttpAddress {
     }
 
     /// The target in the request's first line.
-    pub(super) fn target(&self) -> String {
+    pub fn target(&self) -> String {
         match &self.query {
             Some(query) => format!("{}?{query}", self.path),
             None => self.path.clone(),
