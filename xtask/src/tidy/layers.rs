@@ -47,6 +47,8 @@ const LAYERS: &[Layer] = &[
     layer("supervisor", &["domain", "guest", "jail"], Forbidden),
     // Takes its sessions from supervisors, and confines itself with the jail's means.
     layer("egress", &["domain", "jail", "supervisor"], Forbidden),
+    // Calls models over the same checked connections. Its keys and its ledger are handed in.
+    layer("gateway", &["domain", "egress", "supervisor"], Forbidden),
     layer("sandbox", &["domain", "embed", "guest", "jail", "supervisor"], Allowed),
     // Parses hostile archives, and writes what sandboxes start from. The reading side is in `sandbox`, for the front.
     layer("image", &["domain", "sandbox"], Forbidden),
@@ -55,7 +57,20 @@ const LAYERS: &[Layer] = &[
     layer("conformance", &["domain", "embed", "sandbox", "supervisor"], Forbidden),
     layer(
         "runtime",
-        &["domain", "engine", "policy", "audit", "store", "egress", "guest", "supervisor", "sandbox", "image", "build"],
+        &[
+            "domain",
+            "engine",
+            "policy",
+            "audit",
+            "store",
+            "egress",
+            "gateway",
+            "guest",
+            "supervisor",
+            "sandbox",
+            "image",
+            "build",
+        ],
         Forbidden,
     ),
     // What starts once per sandbox. It links nothing of the server, whatever that grows to.
@@ -65,7 +80,11 @@ const LAYERS: &[Layer] = &[
     // Without the store: sandboxes come to it as the kit shows them.
     layer("e2b", &["domain", "api", "supervisor", "runtime", "http"], Forbidden),
     // Opens, backs up and restores the store, and shows journals.
-    layer("server", &["domain", "api", "engine", "store", "supervisor", "runtime", "http", "e2b"], Forbidden),
+    layer(
+        "server",
+        &["domain", "api", "engine", "gateway", "store", "supervisor", "runtime", "http", "e2b"],
+        Forbidden,
+    ),
     layer("sim", &["domain", "engine", "store", "runtime"], Forbidden),
     layer(
         "cli",

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::TOOL;
-use saggar_egress::outside::HttpAddress;
 use crate::runs::tools::tool::or_none;
+use saggar_egress::outside::HttpAddress;
 
 /// Maximum number of headers of a call, and of bytes in them.
 const HEADERS_MAX: usize = 64;

@@ -1,0 +1,466 @@
+//! The gateway itself: its state, and the way from a request to an answer that has begun.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use saggar_domain::ProjectId;
+use saggar_domain::model::{Micros, Origin, TokenUsage, UsageSource};
+use saggar_domain::secret::SecretName;
+use tokio::time::{sleep, timeout};
+
+use crate::attempt::{self, Means, Purpose, Started};
+use crate::cache::Cache;
+use crate::catalogue::{Catalogue, Endpoint, Route, Target};
+use crate::choose::{Health, order};
+use crate::failure::{Failure, FailureKind};
+use crate::local::{Replay, Script};
+use crate::pool::Pool;
+use crate::prepare::{Asked, prepare};
+use crate::rate::Rates;
+use crate::world::{Bill, Caller, Reservation, ReserveError, World};
+
+/// The longest wait before another attempt. A provider that asks for more is given up.
+const WAIT_MOST: Duration = Duration::from_secs(10);
+const WAIT_FIRST: Duration = Duration::from_millis(250);
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Gateway(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) world: Arc<dyn World>,
+    catalogue: RwLock<Arc<Catalogue>>,
+    pub(crate) pool: Arc<Pool>,
+    health: Health,
+    rates: Mutex<HashMap<ProjectId, Rates>>,
+    pub(crate) cache: Mutex<Cache>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").finish_non_exhaustive()
+    }
+}
+
+/// A call that is under way: who pays, what was set aside, and who was asked.
+pub(crate) struct Call {
+    pub gateway: Gateway,
+    pub id: String,
+    pub caller: Caller,
+    pub route: Arc<Route>,
+    pub asked: Asked,
+    /// Tokens of the prompt, as we count them.
+    pub input: u64,
+    /// What was billed by attempts that came to nothing.
+    pub lost: TokenUsage,
+    last: Option<Origin>,
+    is_limited: bool,
+    is_reserved: bool,
+    is_settled: bool,
+    counts_rate: bool,
+}
+
+/// An answer that has begun, and whose it is.
+pub(crate) struct Begun {
+    pub target: Arc<Target>,
+    pub started: Started,
+}
+
+impl Gateway {
+    pub fn new(world: Arc<dyn World>, catalogue: Catalogue) -> Self {
+        Self(Arc::new(Inner {
+            world,
+            catalogue: RwLock::new(Arc::new(catalogue)),
+            pool: Arc::default(),
+            health: Health::default(),
+            rates: Mutex::default(),
+            cache: Mutex::default(),
+        }))
+    }
+
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.0.catalogue.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the catalogue. Calls under way keep the one they began with.
+    pub fn set(&self, catalogue: Catalogue) {
+        *self.0.catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalogue);
+    }
+
+    /// The route of a name; an error names some that exist.
+    pub(crate) fn route(&self, name: &str) -> Result<Arc<Route>, Failure> {
+        let catalogue = self.catalogue();
+        if let Some(route) = catalogue.route(name) {
+            return Ok(Arc::clone(route));
+        }
+        let known: Vec<&str> = catalogue.routes().map(|route| route.name.as_str()).take(8).collect();
+        let help = match known.as_slice() {
+            [] => "no models are set up: the operator names them in the file of the setting models_file".to_owned(),
+            known => format!("there are: {}", known.join(", ")),
+        };
+        let name: String = name.chars().take(128).collect();
+        Err(Failure::new(FailureKind::NotFound, format!("the model {name:?} does not exist; {help}")).about("model"))
+    }
+
+    /// Counts a call and sets its most expensive outcome aside.
+    pub(crate) async fn open(
+        &self,
+        caller: Caller,
+        route: Arc<Route>,
+        asked: Asked,
+        input: u64,
+    ) -> Result<Call, Failure> {
+        let catalogue = self.catalogue();
+        let output = |target: &Target| target.output_tokens(asked.output_tokens()).saturating_mul(asked.replies());
+        let tokens = input.saturating_add(route.all().map(|target| output(target)).max().unwrap_or(0));
+        let limits = catalogue.limits(&caller.project);
+        {
+            let mut rates = self.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            let rates = rates.entry(caller.project.clone()).or_default();
+            rates.take(&limits, tokens, Instant::now()).map_err(|refused| {
+                let message = format!("the project has reached its limit of {}", refused.what);
+                Failure::new(FailureKind::RateLimited, message).after(Some(refused.wait))
+            })?;
+        }
+        let mut call = Call {
+            gateway: self.clone(),
+            id: new_id(),
+            caller,
+            route,
+            asked,
+            input,
+            lost: TokenUsage::default(),
+            last: None,
+            is_limited: false,
+            is_reserved: false,
+            is_settled: false,
+            counts_rate: true,
+        };
+        if let Some(budget) = catalogue.budget(&call.caller.project) {
+            call.is_limited = true;
+            let price = |target: &Arc<Target>| target.prices.cost_at_most(input, output_of(&call.asked, target));
+            let most = call.route.all().map(price).max().unwrap_or_default();
+            let amount = if call.route.hedge_after.is_some() { most.plus(most) } else { most };
+            let (day, _) = self.0.world.now();
+            let reservation = Reservation {
+                call: call.id.clone(),
+                project: call.caller.project.clone(),
+                amount,
+                limit: budget.limit,
+                first_day: budget.period.first_day(day),
+                day,
+            };
+            // Before it is done: a call that is dropped meanwhile gives it back.
+            call.is_reserved = true;
+            match self.0.world.reserve(reservation).await {
+                Ok(()) => {}
+                Err(ReserveError::Exhausted { gone }) => {
+                    call.is_settled = true;
+                    let left = budget.limit.minus(gone);
+                    let message = format!(
+                        "the project's budget of {} is used up: {left} are left, and this call may cost {amount}; ask for fewer tokens, or \
+                         let the operator raise the budget",
+                        budget.limit
+                    );
+                    return Err(Failure::new(FailureKind::Budget, message));
+                }
+                Err(ReserveError::Broken(why)) => {
+                    call.is_settled = true;
+                    tracing::error!(error = why, "setting an amount aside for a model call failed");
+                    return Err(Failure::new(
+                        FailureKind::Internal,
+                        "the budget can't be checked; try again in a moment",
+                    ));
+                }
+            }
+        }
+        Ok(call)
+    }
+}
+
+fn output_of(asked: &Asked, target: &Target) -> u64 {
+    target.output_tokens(asked.output_tokens()).saturating_mul(asked.replies())
+}
+
+impl Call {
+    /// Tries targets until one has begun to answer. Nothing has been sent to the client yet.
+    pub(crate) async fn begin(&mut self) -> Result<Begun, Failure> {
+        let route = Arc::clone(&self.route);
+        let targets = order(&route, u64::from_ne_bytes(random()));
+        let (mut left, mut round, mut last) = (route.retries, 0_u32, None::<Failure>);
+        loop {
+            let mut tried = false;
+            let mut soonest = None::<Duration>;
+            for (index, target) in targets.iter().enumerate() {
+                let now = Instant::now();
+                if !self.gateway.0.health.admit(target, now) {
+                    continue;
+                }
+                if tried || round > 0 {
+                    if left == 0 {
+                        self.gateway.0.health.tell(target, None, Err(&Failure::new(FailureKind::Cancelled, "")), now);
+                        return Err(self.worst(last));
+                    }
+                    left -= 1;
+                }
+                tried = true;
+                let outcome = match (route.hedge_after, targets.get(index + 1)) {
+                    (Some(after), other) => self.hedged(target, other.unwrap_or(target), after).await,
+                    (None, _) => self.one(target).await,
+                };
+                match outcome {
+                    Ok(begun) => return Ok(begun),
+                    // Another target would say the same.
+                    Err(failure) if !may_go_on(failure.kind) => return Err(failure),
+                    Err(failure) => {
+                        let wait = failure.retry_after.unwrap_or(WAIT_FIRST.saturating_mul(1 << round.min(6)));
+                        // The same target is asked again only if that may help.
+                        if failure.kind.is_passing() {
+                            soonest = Some(soonest.map_or(wait, |soonest| soonest.min(wait)));
+                        }
+                        last = Some(failure);
+                    }
+                }
+            }
+            let wait = match soonest {
+                Some(wait) if left > 0 && wait <= WAIT_MOST => wait,
+                Some(_) => return Err(self.worst(last)),
+                None => {
+                    let message =
+                        "every provider of this model has failed again and again, and is left alone for a moment";
+                    return Err(last.unwrap_or_else(|| {
+                        Failure::new(FailureKind::Overloaded, message).after(Some(Duration::from_secs(5)))
+                    }));
+                }
+            };
+            // Up to a quarter longer, so that calls which failed together don't come back together.
+            let jitter = wait.mul_f64(f64::from(random::<1>()[0]) / 1024.0);
+            sleep(wait + jitter).await;
+            round += 1;
+        }
+    }
+
+    fn worst(&self, last: Option<Failure>) -> Failure {
+        last.unwrap_or_else(|| Failure::new(FailureKind::Overloaded, "no provider of this model answers"))
+    }
+
+    /// Asks a second target if the first takes long; whoever begins first answers.
+    async fn hedged(&mut self, first: &Arc<Target>, second: &Arc<Target>, after: Duration) -> Result<Begun, Failure> {
+        let gateway = self.gateway.clone();
+        let (asked, is_limited, project) = (self.asked.clone(), self.is_limited, self.keys_project());
+        let mut one = Box::pin(attempt_of(&gateway, &asked, first, is_limited, &project));
+        if let Ok(outcome) = timeout(after, &mut one).await {
+            return self.told(first, outcome);
+        }
+        if !gateway.0.health.admit(second, Instant::now()) {
+            let outcome = one.await;
+            return self.told(first, outcome);
+        }
+        let mut other = Box::pin(attempt_of(&gateway, &asked, second, is_limited, &project));
+        // The one that is dropped has read the prompt, and is billed for it.
+        let (target, outcome, loser) = tokio::select! {
+            outcome = &mut one => match outcome {
+                Ok(begun) => (first, Ok(begun), Some(second)),
+                Err(failure) => {
+                    drop(self.told(first, Err(failure)));
+                    (second, other.await, None)
+                }
+            },
+            outcome = &mut other => match outcome {
+                Ok(begun) => (second, Ok(begun), Some(first)),
+                Err(failure) => {
+                    drop(self.told(second, Err(failure)));
+                    (first, one.await, None)
+                }
+            },
+        };
+        if let Some(loser) = loser {
+            self.lose(loser);
+            self.gateway.0.health.tell(loser, None, Err(&Failure::new(FailureKind::Cancelled, "")), Instant::now());
+        }
+        self.told(target, outcome)
+    }
+
+    async fn one(&mut self, target: &Arc<Target>) -> Result<Begun, Failure> {
+        let gateway = self.gateway.clone();
+        let project = self.keys_project();
+        self.last = Some(target.origin());
+        let outcome = attempt_of(&gateway, &self.asked, target, self.is_limited, &project).await;
+        self.told(target, outcome)
+    }
+
+    /// Notes the outcome of an attempt.
+    fn told(&mut self, target: &Arc<Target>, outcome: Tried) -> Result<Begun, Failure> {
+        self.last = Some(target.origin());
+        let (key, outcome) = match outcome {
+            Ok((key, started)) => (key, Ok(started)),
+            Err(failed) => (failed.0, Err(failed.1)),
+        };
+        self.gateway.0.health.tell(target, key.as_ref(), outcome.as_ref().map(|_| ()), Instant::now());
+        match outcome {
+            Ok(started) => Ok(Begun { target: Arc::clone(target), started }),
+            Err(failure) => {
+                // An answer that had begun was paid for.
+                if matches!(failure.kind, FailureKind::Torn | FailureKind::Timeout) {
+                    self.lose(target);
+                }
+                tracing::debug!(target = target.label(), kind = failure.kind.as_str(), "a model call failed");
+                Err(failure)
+            }
+        }
+    }
+
+    /// The prompt is billed, as we count it.
+    fn lose(&mut self, target: &Target) {
+        let mut usage = TokenUsage { input: self.input, source: UsageSource::Estimated, ..TokenUsage::default() };
+        usage.cost = target.prices.cost(&usage);
+        self.lost = self.lost.plus(usage);
+    }
+
+    pub(crate) fn keys_project(&self) -> ProjectId {
+        self.gateway.catalogue().keys_project.clone().unwrap_or_else(|| self.caller.project.clone())
+    }
+
+    /// Books what the call came to. Once: later calls do nothing.
+    pub(crate) async fn settle(&mut self, usage: TokenUsage, outcome: &'static str) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let bill = self.bill(usage, outcome);
+        if let Err(why) = self.gateway.0.world.settle(bill).await {
+            tracing::error!(
+                error = why,
+                call = self.id,
+                "booking a model call failed; what was set aside for it stays spent"
+            );
+        }
+    }
+
+    fn bill(&self, usage: TokenUsage, outcome: &'static str) -> Bill {
+        let usage = if self.lost == TokenUsage::default() { usage } else { usage.plus(self.lost) };
+        let (day, _) = self.gateway.0.world.now();
+        Bill {
+            call: self.id.clone(),
+            caller: self.caller.clone(),
+            route: self.route.name.clone(),
+            origin: self.last.clone(),
+            usage,
+            outcome,
+            day,
+            is_reserved: self.is_reserved,
+        }
+    }
+
+    /// The cost of a usage at a target, with what earlier attempts have cost.
+    pub(crate) fn total(&self, usage: &TokenUsage) -> Micros {
+        usage.cost.plus(self.lost.cost)
+    }
+}
+
+/// A call that is dropped in the middle, because the client left before the answer began: its prompt may be billed.
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.counts_rate {
+            let mut rates = self.gateway.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(rates) = rates.get_mut(&self.caller.project) {
+                rates.ended();
+            }
+        }
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let mut usage = TokenUsage { source: UsageSource::Estimated, ..TokenUsage::default() };
+        if let Some(target) =
+            self.last.as_ref().and_then(|last| self.route.all().find(|target| target.origin() == *last))
+        {
+            usage.input = self.input;
+            usage.cost = target.prices.cost(&usage);
+        }
+        let bill = self.bill(usage, FailureKind::Cancelled.as_str());
+        let world = Arc::clone(&self.gateway.0.world);
+        // Outside of a runtime nothing can be stored, and what was set aside stays spent.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                if let Err(why) = world.settle(bill).await {
+                    tracing::error!(error = why, "booking a model call failed; what was set aside for it stays spent");
+                }
+            });
+        }
+    }
+}
+
+type Tried = Result<(Option<SecretName>, Started), (Option<SecretName>, Failure)>;
+
+/// One attempt at one target, with the next key of its provider.
+async fn attempt_of(
+    gateway: &Gateway,
+    asked: &Asked,
+    target: &Arc<Target>,
+    is_limited: bool,
+    keys_project: &ProjectId,
+) -> Tried {
+    match &target.provider.endpoint {
+        Endpoint::Scripted => asked
+            .request(target)
+            .and_then(|request| {
+                let script = Script::parse(&target.model)
+                    .map_err(|error| Failure::new(FailureKind::Internal, error.to_string()))?;
+                script.reply(&request, target.origin())
+            })
+            .map(|reply| (None, Started::Local(Box::new(reply))))
+            .map_err(|failure| (None, failure)),
+        Endpoint::Replay => asked
+            .request(target)
+            .and_then(|request| {
+                let replay = Replay::parse(&target.model)
+                    .map_err(|error| Failure::new(FailureKind::Internal, error.to_string()))?;
+                replay.reply(&request)
+            })
+            .map(|reply| (None, Started::Local(Box::new(reply))))
+            .map_err(|failure| (None, failure)),
+        Endpoint::Remote { .. } => {
+            let key = gateway.0.health.key(target, Instant::now());
+            let prepared = match prepare(asked, target, is_limited, Purpose::Reply) {
+                Ok(prepared) => prepared,
+                Err(failure) => return Err((None, failure)),
+            };
+            let means = Means { world: &*gateway.0.world, pool: &gateway.0.pool, keys_project };
+            match attempt::remote(means, target, &prepared, key.as_ref()).await {
+                Ok(started) => Ok((key, started)),
+                Err(failure) => Err((key, failure)),
+            }
+        }
+    }
+}
+
+/// Whether another attempt may come to more.
+fn may_go_on(kind: FailureKind) -> bool {
+    match kind {
+        FailureKind::RateLimited
+        | FailureKind::Overloaded
+        | FailureKind::Timeout
+        | FailureKind::Upstream
+        | FailureKind::Torn
+        // Of one provider: another may know the model, or take a longer prompt.
+        | FailureKind::NotFound
+        | FailureKind::TooLarge => true,
+        FailureKind::InvalidRequest
+        | FailureKind::Unauthorized
+        | FailureKind::Forbidden
+        | FailureKind::Budget
+        | FailureKind::Cancelled
+        | FailureKind::Internal => false,
+    }
+}
+
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    // It need not be hard to guess, only spread out.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes
+}
+
+pub(crate) fn new_id() -> String {
+    random::<12>().iter().fold(String::with_capacity(24), |id, byte| format!("{id}{byte:02x}"))
+}

@@ -1,0 +1,125 @@
+//! Makes a target's request of a client's: the same body for a provider of the same wire, a translation for any other.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
+use saggar_domain::model::{ModelRequest, Wire};
+use serde_json::{Value, json};
+
+use crate::attempt::{Prepared, Purpose};
+use crate::catalogue::{Dialect, Endpoint, Target};
+use crate::failure::Failure;
+use crate::wire::chat::put::limit_name;
+use crate::wire::{ClientWire, PutTo, put};
+
+/// What is asked, in the client's form or in ours.
+#[derive(Clone, Debug)]
+pub(crate) enum Asked {
+    Client {
+        wire: ClientWire,
+        body: Value,
+        is_stream: bool,
+        /// `anthropic-beta` and the like.
+        headers: Vec<(HeaderName, HeaderValue)>,
+    },
+    Ours(Arc<ModelRequest>),
+}
+
+impl Asked {
+    /// Whether the target's answer can go to the client as it is.
+    pub(crate) fn passes(&self, target: &Target) -> bool {
+        match (self, &target.provider.endpoint) {
+            (Self::Client { wire, .. }, Endpoint::Remote { .. }) => wire.wire() == target.wire,
+            (Self::Client { .. }, Endpoint::Scripted | Endpoint::Replay) | (Self::Ours(_), _) => false,
+        }
+    }
+
+    /// The limit of the reply that the request itself has.
+    pub(crate) fn output_tokens(&self) -> Option<u64> {
+        match self {
+            Self::Client { body, .. } => ["max_completion_tokens", "max_output_tokens", "max_tokens"]
+                .iter()
+                .find_map(|name| body[*name].as_u64()),
+            Self::Ours(request) => request.sampling.max_tokens,
+        }
+    }
+
+    /// How many replies are asked for.
+    pub(crate) fn replies(&self) -> u64 {
+        match self {
+            Self::Client { body, .. } => body["n"].as_u64().unwrap_or(1).clamp(1, 1_024),
+            Self::Ours(_) => 1,
+        }
+    }
+
+    /// The request in our form.
+    pub(crate) fn request(&self, target: &Target) -> Result<Arc<ModelRequest>, Failure> {
+        match self {
+            Self::Client { wire, body, .. } => wire.read(body.clone(), &target.origin()).map(Arc::new),
+            Self::Ours(request) => Ok(Arc::clone(request)),
+        }
+    }
+}
+
+/// `is_limited`: the reply must be limited although the client gave no limit.
+pub(crate) fn prepare(asked: &Asked, target: &Target, is_limited: bool, purpose: Purpose) -> Result<Prepared, Failure> {
+    let Endpoint::Remote { dialect, .. } = &target.provider.endpoint else {
+        return Err(Failure::invalid("this model needs no request"));
+    };
+    let output_tokens = target.output_tokens(asked.output_tokens());
+    if let Asked::Client { wire, body, is_stream, headers } = asked
+        && asked.passes(target)
+    {
+        let mut body = body.clone();
+        body["model"] = json!(target.model);
+        if purpose == Purpose::Reply {
+            limit(&mut body, *wire, *dialect, output_tokens, is_limited || target.output_tokens_max.is_some());
+            if *is_stream && *wire == ClientWire::Chat {
+                let options = &mut body["stream_options"];
+                if !options.is_object() {
+                    *options = json!({});
+                }
+                // Usage is always asked for; a client that did not ask for it doesn't get it.
+                options["include_usage"] = json!(true);
+            }
+        }
+        let body = Bytes::from(body.to_string());
+        return Ok(Prepared {
+            body,
+            is_stream: *is_stream && purpose == Purpose::Reply,
+            headers: headers.clone(),
+            purpose,
+        });
+    }
+    let request = asked.request(target)?;
+    let origin = target.origin();
+    let is_limited = is_limited || target.output_tokens_max.is_some() || target.wire == Wire::Anthropic;
+    let to = PutTo { origin: &origin, dialect: *dialect, output_tokens, is_limited };
+    let body = put(target.wire, &request, &to)?;
+    Ok(Prepared { body: Bytes::from(body.to_string()), is_stream: true, headers: Vec::new(), purpose })
+}
+
+fn limit(body: &mut Value, wire: ClientWire, dialect: Dialect, most: u64, must_be_there: bool) {
+    let names: &[&str] = match wire {
+        ClientWire::Chat => &["max_completion_tokens", "max_tokens"],
+        ClientWire::Responses => &["max_output_tokens"],
+        ClientWire::Anthropic => &["max_tokens"],
+    };
+    let given = names.iter().find(|name| body[**name].is_u64()).copied();
+    // The older servers know one name only.
+    if given == Some("max_completion_tokens") && dialect == Dialect::Ollama {
+        if let Some(fields) = body.as_object_mut() {
+            fields.remove("max_completion_tokens");
+        }
+        body["max_tokens"] = json!(most);
+        return;
+    }
+    match given {
+        Some(name) if body[name].as_u64().is_some_and(|given| given > most) => body[name] = json!(most),
+        Some(_) => {}
+        None if must_be_there && wire == ClientWire::Chat => body[limit_name(dialect)] = json!(most),
+        None if must_be_there => body[names[0]] = json!(most),
+        None => {}
+    }
+}

@@ -1,0 +1,6 @@
+//! Anthropic messages.
+
+pub(crate) mod ask;
+pub(crate) mod put;
+pub(crate) mod stream;
+pub(crate) mod tell;

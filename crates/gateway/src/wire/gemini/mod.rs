@@ -1,0 +1,4 @@
+//! Gemini's generateContent, as spoken to providers.
+
+pub(crate) mod put;
+pub(crate) mod stream;

@@ -1,0 +1,226 @@
+//! What providers do wrong: each has a defined outcome and the right bill.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use saggar_domain::model::UsageSource;
+use saggar_domain::secret::Slot;
+use saggar_gateway::{Answer, ClientWire, FailureKind};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::provider::{Act, Provider, json as whole, sse, status};
+use crate::world::{TestWorld, ask, caller, gateway, text};
+use crate::{CHAT, bound, catalogue};
+
+const BEGUN: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"some text of it\"},\"finish_reason\":null}]}\n\n";
+
+fn streamed() -> Value {
+    json!({"model": "m", "stream": true, "messages": [{"role": "user", "content": "x"}]})
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_in_the_middle_is_an_error_and_is_billed_by_an_estimate() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    let error = "data: {\"error\":{\"message\":\"boom\",\"code\":500}}\n\n";
+    for (events, outcome) in [
+        // A clean end without the terminator, and one in the middle of an event.
+        (BEGUN.to_owned(), "torn"),
+        (format!("{BEGUN}data: {{\"cho"), "torn"),
+        (format!("{BEGUN}{error}data: [DONE]\n\n"), "upstream"),
+        (format!("{BEGUN}data: not json\n\n"), "upstream"),
+        // The terminator without a reason is what Ollama does when it breaks.
+        (format!("{BEGUN}data: [DONE]\n\n"), "torn"),
+    ] {
+        let before = world.bills().len();
+        provider.answer(vec![sse(&events)]);
+        let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
+        assert!(got.contains("some text of it") && got.contains("data: {\"error\":{"), "{outcome}: {got}");
+        assert_eq!(provider.requests().len(), before + 1, "nothing is tried again once it has begun");
+        let bill = world.booked(before + 1).await.pop().unwrap();
+        assert_eq!((bill.outcome, bill.usage.source, bill.usage.output), (outcome, UsageSource::Estimated, 5), "{got}");
+        assert!(bill.usage.input > 0 && bill.usage.cost.0 > 0);
+    }
+}
+
+#[tokio::test]
+async fn what_fails_before_the_first_byte_is_tried_again_within_bounds() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    // The wait that the provider asks for is kept.
+    provider.answer(vec![status(429, "retry-after-ms: 300\r\n", r#"{"error":{"message":"slow down"}}"#)]);
+    provider.answer(vec![sse("data: {\"error\":{\"message\":\"overloaded\"}}\n\n")]);
+    provider.answer(vec![sse(CHAT)]);
+    let begun = Instant::now();
+    let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
+    assert!(got.contains("Hi") && !got.contains("error"), "{got}");
+    assert!(begun.elapsed() >= Duration::from_millis(300) && provider.requests().len() == 3);
+    // One that asks for more than a moment is told to the client.
+    provider.answer(vec![status(429, "retry-after: 77\r\n", "{}")]);
+    let failure = gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await.unwrap_err();
+    assert_eq!((failure.kind, failure.retry_after), (FailureKind::RateLimited, Some(Duration::from_secs(77))));
+    assert_eq!(provider.requests().len(), 4);
+    // A bad request stays one, with the provider's reason.
+    provider.answer(vec![status(400, "", r#"{"error":{"message":"bad schema"}}"#)]);
+    let failure = gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await.unwrap_err();
+    assert_eq!((failure.kind, provider.requests().len()), (FailureKind::InvalidRequest, 5));
+    assert!(failure.message.contains("bad schema"), "{failure}");
+}
+
+#[tokio::test]
+async fn answers_that_are_none_are_refused_and_the_fallback_answers() {
+    let (provider, backup, (slot, host)) = (Provider::start().await, Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let catalogue = format!(
+        r#"
+        [providers.p]
+        kind = "openai"
+        url = "http://127.0.0.1:{}"
+        [providers.backup]
+        kind = "compatible"
+        url = "http://127.0.0.1:{}/v1"
+        [models.m]
+        targets = [{{ provider = "p", model = "a" }}]
+        fallbacks = [{{ provider = "backup", model = "b" }}]
+        "#,
+        provider.port, backup.port
+    );
+    backup.always(vec![sse(CHAT)]);
+    let huge = format!("data: \"{}\"\n\n", "x".repeat(9 << 20));
+    for wrong in [
+        status(500, "", "<html>"),
+        status(529, "", "{}"),
+        whole(r#"{"choices":[]}"#),
+        Act::Send("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 2\r\n\r\nhi".to_owned()),
+        Act::Send("garbage\r\n\r\n".to_owned()),
+        Act::Send(String::new()),
+        sse(""),
+        sse("data: {not json}\n\n"),
+        sse(&huge),
+        Act::Send(format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(1 << 20))),
+        status(401, "", r#"{"error":{"message":"no"}}"#),
+        status(302, "location: http://169.254.169.254/\r\n", ""),
+    ] {
+        let gateway = gateway(&world, &catalogue);
+        provider.answer(vec![wrong.clone()]);
+        let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await;
+        assert!(got.as_ref().is_ok_and(|got| got.contains("Hi")), "{:.80?}: {got:?}", wrong);
+    }
+    assert_eq!((provider.requests().len(), backup.requests().len()), (12, 12));
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_providers_stream_within_100_ms() {
+    let (mut provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    provider.always(vec![sse(BEGUN), Act::WaitForClose]);
+    let Answer::Stream { mut pieces, .. } = gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await.unwrap()
+    else {
+        panic!("it is a stream")
+    };
+    assert!(pieces.recv().await.is_some());
+    let left = Instant::now();
+    drop(pieces);
+    let closed = timeout(Duration::from_secs(10), provider.closed.recv()).await.unwrap().unwrap();
+    assert!(closed - left < Duration::from_millis(100), "{:?}", closed - left);
+    let bill = world.booked(1).await.pop().unwrap();
+    assert_eq!((bill.outcome, bill.usage.source, bill.usage.output), ("cancelled", UsageSource::Estimated, 5));
+    // The same before the answer begins.
+    let waits = Arc::new(Notify::new());
+    provider.always(vec![Act::WaitForClose]);
+    let call = tokio::spawn({
+        let (gateway, waits) = (gateway.clone(), Arc::clone(&waits));
+        async move {
+            waits.notify_one();
+            // It is aborted before it ends.
+            let _ = gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await;
+        }
+    });
+    waits.notified().await;
+    while provider.requests().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let left = Instant::now();
+    call.abort();
+    let closed = timeout(Duration::from_secs(10), provider.closed.recv()).await.unwrap().unwrap();
+    assert!(closed - left < Duration::from_millis(100), "{:?}", closed - left);
+    let bill = world.booked(2).await.pop().unwrap();
+    assert_eq!((bill.outcome, bill.usage.output), ("cancelled", 0));
+    assert!(bill.usage.input > 0, "the prompt was read");
+}
+
+#[tokio::test]
+async fn a_provider_that_is_silent_is_given_up() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let times = "first_byte_timeout = \"100ms\"\nidle_timeout = \"100ms\"";
+    let gateway =
+        gateway(&world, &catalogue("openai", provider.port, times).replace("[models.m]", "[models.m]\nretries = 0"));
+    provider.answer(vec![Act::WaitForClose]);
+    let failure = gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Timeout);
+    provider.answer(vec![sse(BEGUN), Act::WaitForClose]);
+    let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
+    assert!(got.contains("some text") && got.contains("error"), "{got}");
+    assert_eq!(world.booked(2).await.pop().unwrap().outcome, "timeout");
+}
+
+#[tokio::test]
+async fn a_key_goes_nowhere_but_where_it_is_bound_and_is_never_repeated() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    // To a name, a key goes only over TLS and by its binding.
+    for url in ["http://models.example", "https://models.example", "https://api.example.com.evil.example"] {
+        let catalogue = format!(
+            "[providers.p]\nkind = \"openai\"\nurl = \"{url}\"\nkeys = [\"k\"]\n[models.m]\nretries = 0\ntargets = [{{ provider = \"p\", model = \"a\" }}]"
+        );
+        let failure =
+            gateway(&world, &catalogue).answer(caller(), ask(ClientWire::Chat, &streamed())).await.unwrap_err();
+        assert!(failure.message.contains("can't be used") && !failure.message.contains("canary"), "{url}: {failure}");
+    }
+    let echo = r#"{"error":{"message":"wrong key canary-k"}}"#;
+    let header =
+        TestWorld::new(Slot::Header { name: "x-api-key".to_owned(), prefix: String::new() }, "api.example.com");
+    let gateway = gateway(&header, &catalogue("anthropic", provider.port, "keys = [\"k\"]"));
+    provider.always(vec![status(401, "", echo)]);
+    let body = json!({"model": "m", "max_tokens": 5, "messages": []});
+    let failure = gateway.answer(caller(), ask(ClientWire::Anthropic, &body)).await.unwrap_err();
+    assert!(!failure.message.contains("canary"), "{failure}");
+    let head = &provider.requests()[0].head;
+    assert!(head.contains("x-api-key: canary-k") && head.contains("anthropic-version: 2023-06-01"), "{head}");
+}
+
+#[tokio::test]
+async fn a_slow_target_is_hedged_and_both_are_billed() {
+    let (mut slow, fast, (slot, host)) = (Provider::start().await, Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let catalogue = format!(
+        r#"
+        [providers.slow]
+        kind = "openai"
+        url = "http://127.0.0.1:{}"
+        [providers.fast]
+        kind = "openai"
+        url = "http://127.0.0.1:{}"
+        [models.m]
+        hedge_after = "50ms"
+        targets = [{{ provider = "slow", model = "a", prices = {{ input = "1000", output = "1" }} }}]
+        fallbacks = [{{ provider = "fast", model = "b" }}]
+        "#,
+        slow.port, fast.port
+    );
+    slow.always(vec![Act::WaitForClose]);
+    fast.always(vec![sse(CHAT)]);
+    let gateway = gateway(&world, &catalogue);
+    let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
+    assert!(got.contains("Hi"), "{got}");
+    timeout(Duration::from_secs(10), slow.closed.recv()).await.unwrap().unwrap();
+    let bill = world.booked(1).await.pop().unwrap();
+    assert!(bill.usage.cost.0 > 0 && bill.usage.source == UsageSource::Estimated, "{bill:?}");
+    assert!(bill.usage.input > 1000, "the prompts of both: {bill:?}");
+}

@@ -1,0 +1,74 @@
+//! Budgets and limits: nothing is overshot, however many ask at once.
+
+use saggar_domain::model::Micros;
+use saggar_gateway::{ClientWire, FailureKind};
+use serde_json::json;
+
+use crate::provider::{Provider, sse};
+use crate::world::{PROJECT, TestWorld, ask, caller, gateway, text};
+use crate::{CHAT, bound, catalogue};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_streams_on_a_budget_for_ten_spend_no_more() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    // The provider bills 720, and the prompt of this request is counted as much less: the rest is what it bills beyond its reservation.
+    let budget = format!("{}\n[budgets.default]\ndollars = \"0.02\"\n", catalogue("openai", provider.port, ""));
+    let gateway = gateway(&world, &budget);
+    provider.always(vec![sse(CHAT)]);
+    let body = json!({"model": "m", "stream": true, "max_tokens": 120, "messages": [{"role": "user", "content": "x"}]});
+    let estimate = {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..1_000 {
+            let (gateway, body) = (gateway.clone(), body.clone());
+            tasks.spawn(async move { text(gateway.answer(caller(), ask(ClientWire::Chat, &body)).await).await });
+        }
+        let (mut done, mut refused) = (0, 0);
+        while let Some(outcome) = tasks.join_next().await {
+            match outcome.unwrap() {
+                Ok(_) => done += 1,
+                Err(failure) => {
+                    assert_eq!((failure.kind, failure.kind.status()), (FailureKind::Budget, 429), "{failure}");
+                    refused += 1;
+                }
+            }
+        }
+        assert_eq!(done + refused, 1_000);
+        assert!(done >= 10 && refused > 900, "{done} {refused}");
+        done
+    };
+    let bills = world.booked(estimate).await;
+    let beyond: u64 = bills.iter().map(|bill| bill.usage.cost.0).sum::<u64>();
+    assert_eq!(world.spent(), Micros(beyond));
+    // Each was reserved at 120 · $15 and a prompt: more than what was billed, so that the limit holds exactly.
+    assert!(world.spent() <= Micros(20_000), "{}", world.spent());
+    assert_eq!(provider.requests()[0].body["max_tokens"], 120, "what is reserved is what may be written");
+}
+
+#[tokio::test]
+async fn a_request_without_a_limit_gets_one_if_there_is_a_budget() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let catalogue = catalogue("openai", provider.port, "");
+    let more = format!("{catalogue}\n[budgets.{PROJECT}]\ndollars = 1\nperiod = \"day\"\n");
+    provider.always(vec![sse(CHAT)]);
+    let body = json!({"model": "m", "stream": true, "messages": []});
+    text(gateway(&world, &catalogue).answer(caller(), ask(ClientWire::Chat, &body)).await).await.unwrap();
+    text(gateway(&world, &more).answer(caller(), ask(ClientWire::Chat, &body)).await).await.unwrap();
+    let limits: Vec<_> = provider.requests().iter().map(|seen| seen.body["max_completion_tokens"].clone()).collect();
+    assert_eq!(limits, [json!(null), json!(32_768)]);
+}
+
+#[tokio::test]
+async fn a_limit_of_requests_is_told_with_the_time_to_wait() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let limited = format!("{}\n[limits.default]\nrequests_per_minute = 1\n", catalogue("openai", provider.port, ""));
+    let gateway = gateway(&world, &limited);
+    provider.always(vec![sse(CHAT)]);
+    let body = json!({"model": "m", "stream": true, "messages": []});
+    text(gateway.answer(caller(), ask(ClientWire::Chat, &body)).await).await.unwrap();
+    let failure = gateway.answer(caller(), ask(ClientWire::Chat, &body)).await.unwrap_err();
+    assert_eq!(failure.kind, FailureKind::RateLimited);
+    assert!(failure.retry_after.is_some_and(|wait| wait.as_secs() > 50), "{failure:?}");
+}
