@@ -78,6 +78,11 @@ pub enum SandboxEventBody {
         /// The decision.
         decision: Box<NetworkDecision>,
     },
+    /// All programs were ended, and the sandbox began again with the files of a snapshot.
+    RolledBack {
+        /// The snapshot.
+        template: String,
+    },
     /// The network rules were replaced.
     RulesReplaced {
         /// Hash of the sandbox's boundary with the new rules.
@@ -124,6 +129,7 @@ impl SandboxEventBody {
             Self::Denied { .. } => "denied",
             Self::LimitReached { .. } => "limit_reached",
             Self::Decision { .. } => "decision",
+            Self::RolledBack { .. } => "rolled_back",
             Self::RulesReplaced { .. } => "rules_replaced",
             Self::NetworkLost => "network_lost",
             Self::NetworkRestored => "network_restored",

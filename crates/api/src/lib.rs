@@ -31,6 +31,7 @@ mod run;
 mod sandbox;
 pub mod schema;
 mod secret;
+mod snapshot;
 mod sse;
 mod stream;
 mod template;
@@ -72,6 +73,10 @@ pub use sandbox::{
     ListSandboxes, Network, Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec, States,
 };
 pub use secret::Secret;
+pub use snapshot::{
+    CreateSnapshot, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ListSnapshots, RemovedSnapshot,
+    RollBackSandbox, Snapshot, SnapshotChange, SnapshotChangeKind, SnapshotDiff, SnapshotList,
+};
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};
 pub use template::{

@@ -1,7 +1,7 @@
 //! The templates of the server's routes, and the names of its headers.
 //!
 //! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
-//! key, `{secret}` a secret's name, `{volume}` a volume's, `{template}` a template's, `{job}` a template job.
+//! key, `{secret}` a secret's name, `{volume}` a volume's, `{snapshot}` a snapshot, `{template}` a template's, `{job}` a template job.
 
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
@@ -106,6 +106,18 @@ pub const KEY: &str = "/api/v1/keys/{key}";
 pub const VOLUMES: &str = "/api/v1/volumes";
 /// Read, remove a volume.
 pub const VOLUME: &str = "/api/v1/volumes/{volume}";
+/// Take a snapshot of a sandbox.
+pub const SANDBOX_SNAPSHOTS: &str = "/api/v1/sandboxes/{id}/snapshots";
+/// Fork a sandbox.
+pub const SANDBOX_FORK: &str = "/api/v1/sandboxes/{id}/fork";
+/// List snapshots.
+pub const SNAPSHOTS: &str = "/api/v1/snapshots";
+/// Read, remove a snapshot.
+pub const SNAPSHOT: &str = "/api/v1/snapshots/{snapshot}";
+/// Compare two snapshots.
+pub const SNAPSHOT_DIFF: &str = "/api/v1/snapshots/{snapshot}/diff";
+/// Take a sandbox back to a snapshot.
+pub const SANDBOX_ROLLBACK: &str = "/api/v1/sandboxes/{id}/rollback";
 /// List secrets.
 pub const SECRETS: &str = "/api/v1/secrets";
 /// Store, read, remove a secret.

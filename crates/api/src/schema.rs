@@ -38,6 +38,8 @@ stand_ins! {
     KeyId => text("The id of an API key", r"^key_[a-z2-7]{26}$", "key_c2xp67dqheak6zygmmwjfuhq5f");
     /// A run's id.
     RunId => text("The id of a run", r"^run_[a-z2-7]{26}$", "run_e4xp67dqheak6zygmmwjfuhq5f");
+    /// A snapshot's id.
+    SnapshotId => text("The id of a snapshot", r"^snap_[a-z2-7]{26}$", "snap_g6xp67dqheak6zygmmwjfuhq5f");
     /// A project's id.
     ProjectId => text("The id of a project", r"^prj_[a-z2-7]{26}$", "prj_d3xp67dqheak6zygmmwjfuhq5f");
     /// A template job's id.

@@ -15,7 +15,9 @@ use crate::hints::improve;
 use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
-use crate::remote::{AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments};
+use crate::remote::{
+    AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments, SnapshotArguments,
+};
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
 use crate::template::TemplateArguments;
@@ -59,6 +61,8 @@ pub(crate) enum Command {
     Sandbox(Later<SandboxArguments>),
     /// Write, check and run agents
     Agent(Later<AgentArguments>),
+    /// Keep the files of sandboxes as snapshots, and start and fork others from them
+    Snapshot(Later<SnapshotArguments>),
     /// Start, follow, steer and fork agent runs on a server
     Runs(Later<RunsArguments>),
     /// Replay run fixtures and report which have changed

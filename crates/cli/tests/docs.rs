@@ -48,6 +48,7 @@ pages! {
     the_page_on_runs_shows_what_happens: "docs/runs.md",
     the_page_on_sandboxes_shows_what_happens: "docs/sandboxes.md",
     the_page_on_secrets_shows_what_happens: "docs/secrets.md",
+    the_page_on_snapshots_shows_what_happens: "docs/snapshots.md",
     the_page_on_the_server_shows_what_happens: "docs/server.md",
     the_reference_of_sandbox_specs_shows_what_happens: "docs/spec.md",
     the_page_on_templates_shows_what_happens: "docs/templates.md",

@@ -80,6 +80,11 @@ id!(
     JobId, "job"
 );
 
+id!(
+    /// One snapshot of a sandbox's files. Also the name of the template that sandboxes start from it by.
+    SnapshotId, "snap"
+);
+
 impl SandboxId {
     /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always
     /// the same for one sandbox and doesn't reveal the id, which would give access to the sandbox's public ports.

@@ -13,7 +13,7 @@ mod record;
 pub use defaults::{Defaults, ExposedPort, PortProtocol};
 pub use digest::{ContentDigest, LayerId, TemplateId};
 pub use given::{Account, GivenByTemplate};
-pub use manifest::{Image, ImageSource, LayerEntry, MANIFEST_BYTES_MAX, Manifest};
+pub use manifest::{BuiltInRoot, Image, ImageSource, LayerEntry, MANIFEST_BYTES_MAX, Manifest};
 pub use record::{Amount, Dropped, LayerForm, LayerRecord, NameRecord, Owners, RECORD_BYTES_MAX, Taken};
 
 /// Why a document of a template can't be used.

@@ -9,6 +9,7 @@ mod list;
 mod logs;
 mod network;
 mod not_yet;
+mod snapshots;
 mod templates;
 mod volumes;
 mod words;
@@ -38,9 +39,9 @@ pub fn router() -> Router<Shared> {
         .route("/sandboxes/{short}/metrics", get(info::metrics))
         .route("/sandboxes/{short}/logs", get(logs::logs))
         .route("/v2/sandboxes/{short}/logs", get(logs::logs_again))
-        .route("/sandboxes/{short}/snapshots", post(not_yet::of_sandbox))
-        .route("/sandboxes/{short}/fork", post(not_yet::of_sandbox))
-        .route("/snapshots", get(not_yet::snapshots))
+        .route("/sandboxes/{short}/snapshots", post(snapshots::take))
+        .route("/sandboxes/{short}/fork", post(snapshots::fork))
+        .route("/snapshots", get(snapshots::list))
         .route("/default-templates", get(not_yet::templates))
         .route("/templates", get(templates::list).post(not_yet::templates))
         .route("/v2/templates", get(templates::list).post(not_yet::templates))

@@ -284,6 +284,7 @@ fn event_body(body: control::EventBody, run: Option<&RunId>) -> Option<api::Sand
         Control::Decision { exec_id, decision } => {
             Body::Decision { decision: Box::new(api::NetworkDecision::of(*decision, exec_id, run.cloned())) }
         }
+        Control::BeganAgain { template } => Body::RolledBack { template: template.to_string() },
         Control::RulesReplaced { policy_hash } => Body::RulesReplaced { policy_hash },
         Control::NetworkLost => Body::NetworkLost,
         Control::NetworkRestored => Body::NetworkRestored,

@@ -9,6 +9,7 @@ mod copy;
 mod entry_path;
 #[cfg(test)]
 mod fuzz;
+mod merge;
 mod tree_digest;
 mod unpack;
 mod view;
@@ -19,10 +20,11 @@ mod written;
 pub(crate) use below::Below;
 pub(crate) use tree_digest::{Contents, TreeDigest};
 pub(crate) use unpack::unpack;
-pub(crate) use written::{Content, Written, write};
+pub(crate) use written::{Content, Copied, Written, copy};
 
 pub use content::GoOn;
 pub use copy::{Fate, Ignored, Placement, Selection};
+pub(crate) use view::is_opaque;
 pub use view::{Beyond, ResolveError, Seen, View};
 
 use saggar_domain::template::Owners;

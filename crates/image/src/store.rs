@@ -7,6 +7,7 @@
 //!                   manifests/HEX.json   shared lock: used by a live sandbox
 //!                   layers/HEX/   layer.json and tree/, immutable
 //!                   builds/HEX    what a step of a build made
+//!                   snapshots/ID.json    what is known about a snapshot, which is the template of that name
 //!                   staging/      what isn't complete yet, and what is being removed
 //! ```
 //!
@@ -14,12 +15,14 @@
 //! bottom up and removed from the top down, each step by one rename or unlink, and made durable before the next. Whatever
 //! a killed process leaves is in `staging`, or is a layer or manifest that nothing leads to; [`Store::collect`] removes it.
 
+mod adopt;
 mod build;
 mod cache;
 mod check;
 mod collect;
 mod commit;
 mod remove;
+mod snapshot;
 mod staging;
 mod tag;
 
@@ -38,6 +41,7 @@ pub use collect::Collected;
 pub(crate) use commit::Import;
 pub use remove::{Removed, Rest};
 
+pub use snapshot::{NewSnapshot, Subject, is_reserved};
 pub use tag::{SteadyNames, Tagged, check_free};
 
 use crate::failure::storage;
@@ -52,6 +56,7 @@ pub struct Store {
     names: OwnedFd,
     staging: OwnedFd,
     builds: OwnedFd,
+    snapshots: OwnedFd,
     root: OwnedFd,
 }
 
@@ -65,12 +70,17 @@ impl Store {
         let part = |name: &str| made(root.as_fd(), Path::new(name)).map_err(fail);
         let (layers, manifests, names, staging, builds) =
             (part("layers")?, part("manifests")?, part("names")?, part("staging")?, part("builds")?);
-        Ok(Self { templates, layers, manifests, names, staging, builds, root })
+        let snapshots = part("snapshots")?;
+        Ok(Self { templates, layers, manifests, names, staging, builds, snapshots, root })
     }
 
     /// Reads and holds templates.
     pub fn templates(&self) -> &Templates {
         &self.templates
+    }
+
+    fn layers(&self) -> &OwnedFd {
+        &self.layers
     }
 
     /// Takes a lock until it is dropped; `None` if another process has it and `operation` doesn't wait.

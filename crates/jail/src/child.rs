@@ -16,9 +16,9 @@ use crate::cgroup::View;
 use crate::identity::Identity;
 use crate::network::{Gates, Network};
 use crate::plan::Plan;
-use crate::root::Root;
+use crate::root::{HandedOver, Root};
 use crate::rule::Rule;
-use crate::spawn::{GATES, KEPT, LAYER, READY, SetupFailure, Step};
+use crate::spawn::{CHANGES, GATES, KEPT, LAYER, READY, SetupFailure, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: becomes the agent, or reports a failure and exits.
@@ -57,9 +57,11 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure
     }
     // Our files and directories get the permissions in the plan, without the operator's umask.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let (layer, kept) = enter_root(plan)?;
-    if let Some(layer) = layer {
-        hand_over(report.as_fd(), &[layer.as_fd()], &[LAYER]).map_err(at(Step::Supplies))?;
+    let HandedOver { layer, changes, kept } = enter_root(plan)?;
+    for (descriptor, what) in [(layer, LAYER), (changes, CHANGES)] {
+        if let Some(descriptor) = descriptor {
+            hand_over(report.as_fd(), &[descriptor.as_fd()], &[what]).map_err(at(Step::Supplies))?;
+        }
     }
     if !kept.is_empty() {
         let all: Vec<BorrowedFd<'_>> = kept.iter().map(AsFd::as_fd).collect();
@@ -104,7 +106,7 @@ fn show(view: View, mount: BorrowedFd<'_>) -> Result<(), Errno> {
     move_mount(mount, "", rustix::fs::CWD, place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-fn enter_root(plan: &Plan) -> Result<(Option<OwnedFd>, Vec<OwnedFd>), SetupFailure> {
+fn enter_root(plan: &Plan) -> Result<HandedOver, SetupFailure> {
     let root = Root::stage(plan).map_err(at(Step::Storage))?;
     for (index, op) in plan.ops.iter().enumerate() {
         root.run(op).map_err(|errno| SetupFailure { step: Step::Root, index: index as u16, errno })?;
@@ -155,7 +157,7 @@ fn take_identity(identity: Identity) -> Result<(), Errno> {
     }
 }
 
-/// Sends descriptors to the parent: the layer of a scratch workspace, files that it may write, the gates of a proxied network, and the filter's
+/// Sends descriptors to the parent: the layer of a scratch workspace, what holds the changes of the root, files that it may write, the gates of a proxied network, and the filter's
 /// listener, over a socket that closes when the agent starts.
 fn hand_over(report: BorrowedFd<'_>, descriptors: &[BorrowedFd<'_>], what: &[u8]) -> Result<(), Errno> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(Gates::COUNT_MAX))];

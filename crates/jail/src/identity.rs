@@ -27,6 +27,14 @@ impl Identity {
     /// A group whose members see the processes of every user: the agent, and root of an image. Root could take it by itself.
     pub const AGENTS_GROUP: u32 = Self::RANGE - 3;
 
+    /// The first id outside of its range; `None` if it has a single one.
+    pub fn base(self) -> Option<u32> {
+        match self {
+            Self::Range { base } => Some(base),
+            Self::Single { .. } => None,
+        }
+    }
+
     /// The agent's private group: its member sees the processes of every user, which programs don't. With a single id
     /// there is no other group, and every process belongs to the agent's own user.
     pub(crate) fn agents_group(self) -> Option<u32> {

@@ -87,6 +87,9 @@ pub enum Op {
         /// What happens to the changes at the end.
         fate: Fate,
     },
+    /// Hands the parent private storage as it is below all mounts, so that it can be read from outside. Not for a root made of layers, which
+    /// has its own [`Fate`].
+    Expose,
     /// A directory of private storage, mounted over a directory of the root that exists.
     Private { path: String, mode: u32 },
     /// A directory of private storage.
@@ -107,7 +110,7 @@ pub enum Op {
         name: String,
         bytes: Vec<u8>,
     },
-    /// A symbolic link.
+    /// A symbolic link. In a root made of layers it replaces a file or link that may be there.
     Link { path: String, target: String },
     /// A file or directory of the host.
     Bind {
@@ -162,7 +165,7 @@ pub enum Op {
 /// What happens to the changes in a copy-on-write view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The parent gets the layer and may keep the changes. A plan has at most one such view.
+    /// The parent gets the layer and may keep the changes. A plan has at most one such view besides the root.
     HandedOver,
     /// They are discarded with the sandbox.
     Dropped,

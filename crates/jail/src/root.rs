@@ -45,6 +45,8 @@ pub(crate) struct Root {
     identity: Identity,
     /// The layer that holds the changes of a copy-on-write view.
     layer: RefCell<Option<OwnedFd>>,
+    /// What holds the changes of the root itself.
+    changes: RefCell<Option<OwnedFd>>,
     /// Files that the parent may write.
     kept: RefCell<Vec<OwnedFd>>,
 }
@@ -68,6 +70,7 @@ impl Root {
             privates: Cell::new(0),
             identity: plan.identity,
             layer: RefCell::new(None),
+            changes: RefCell::new(None),
             kept: RefCell::default(),
         };
         rustix::process::fchdir(&root.storage)?;
@@ -85,6 +88,7 @@ impl Root {
     pub(crate) fn run(&self, op: &Op) -> Result<(), Errno> {
         match op {
             Op::Layers { lowers, disk, fate } => self.layers(lowers, disk.as_ref(), *fate),
+            Op::Expose => self.expose(),
             Op::Private { path, mode } => self.private(path, *mode),
             Op::Directory { path, mode, owner } if self.is_layered() => {
                 self.find_or_make(path, *mode, *owner).map(|_| ())
@@ -93,6 +97,7 @@ impl Root {
             Op::File { path, bytes } => self.file(path, bytes),
             Op::WorkingDirectory { path } => self.working_directory(path),
             Op::Kept { directory, name, bytes } => self.keep(directory, name, bytes),
+            Op::Link { path, target } if self.is_layered() => self.replace_with_link(path, target),
             Op::Link { path, target } => symlinkat(target.as_str(), self.fd(), path.as_str()),
             Op::Bind { source, target, attributes } => self.bind(source, target, *attributes),
             // A node can't be mounted on or executed, and set-id bits have no effect on it, so a plain bind is enough.
@@ -128,9 +133,16 @@ impl Root {
         rustix::process::chdir("/")
     }
 
-    /// The layer of the copy-on-write view, if there is one, and the files that the parent may write.
-    pub(crate) fn into_handed_over(self) -> (Option<OwnedFd>, Vec<OwnedFd>) {
-        (self.layer.into_inner(), self.kept.into_inner())
+    pub(crate) fn into_handed_over(self) -> HandedOver {
+        HandedOver { layer: self.layer.into_inner(), changes: self.changes.into_inner(), kept: self.kept.into_inner() }
+    }
+
+    /// A mount of its own: in the root's, what is mounted over a directory would hide it.
+    fn expose(&self) -> Result<(), Errno> {
+        let tree = clone_tree(&self.storage, "")?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        *self.changes.borrow_mut() = Some(openat(&tree, ".", flags, Mode::empty())?);
+        Ok(())
     }
 
     /// The root as programs will see it.
@@ -361,6 +373,16 @@ impl Root {
             Mounted::Given(tree) => attach_at(tree, self.storage.as_fd(), target),
         }
     }
+}
+
+/// What the parent gets of a root.
+pub(crate) struct HandedOver {
+    /// The layer of the copy-on-write view, if there is one.
+    pub(crate) layer: Option<OwnedFd>,
+    /// What holds the changes of the root itself.
+    pub(crate) changes: Option<OwnedFd>,
+    /// Files that it may write.
+    pub(crate) kept: Vec<OwnedFd>,
 }
 
 /// A detached mount.

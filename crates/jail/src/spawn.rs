@@ -29,6 +29,8 @@ pub struct Jailed {
     pub listener: Listener,
     /// Holds the changes of a scratch workspace; outlives the sandbox for as long as this is open.
     pub layer: Option<OwnedFd>,
+    /// Holds the changes of the root, if the plan hands them over; outlives the sandbox for as long as this is open.
+    pub changes: Option<OwnedFd>,
     /// The sockets through which a proxied sandbox reaches the network; no process inside has them.
     pub gates: Option<Gates>,
     /// The files of [`crate::Op::Kept`], in the plan's order.
@@ -165,7 +167,9 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
     match attend(plan, pid, &ours, supply) {
-        Ok(Received { listener, layer, gates, kept }) => Ok(Jailed { pid, pidfd, listener, layer, gates, kept }),
+        Ok(Received { listener, layer, changes, gates, kept }) => {
+            Ok(Jailed { pid, pidfd, listener, layer, changes, gates, kept })
+        }
         Err(error) => {
             // It is already dead in most cases; then the first call fails and the second reaps it.
             let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::KILL);
@@ -200,6 +204,7 @@ fn as_owner(base: u32, clone: impl Fn() -> Result<Cloned, Errno>) -> Result<Clon
 struct Received {
     listener: Listener,
     layer: Option<OwnedFd>,
+    changes: Option<OwnedFd>,
     gates: Option<Gates>,
     kept: Vec<OwnedFd>,
 }
@@ -225,11 +230,12 @@ fn attend(
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
     drop(supplies);
-    let (mut layer, mut gates, mut kept) = (None, None, Vec::new());
+    let (mut layer, mut changes, mut gates, mut kept) = (None, None, None, Vec::new());
     let listener = loop {
         let (message, mut descriptors) = receive(ours)?;
         match (message.as_slice(), descriptors.len()) {
             ([LAYER], 1) => layer = descriptors.pop(),
+            ([CHANGES], 1) => changes = descriptors.pop(),
             ([KEPT], 1..) => kept = descriptors,
             ([GATES, counts @ ..], 1..) => {
                 let counts = <[u8; 3]>::try_from(counts).map_err(|_| SpawnError::Died)?;
@@ -244,7 +250,7 @@ fn attend(
     }
     // The filter is installed. Only the agent's execution is left, and silence means that it succeeded.
     match receive(ours)? {
-        (message, _) if message.is_empty() => Ok(Received { listener, layer, gates, kept }),
+        (message, _) if message.is_empty() => Ok(Received { listener, layer, changes, gates, kept }),
         (message, _) => Err(said(&message)),
     }
 }
@@ -256,6 +262,8 @@ fn said(message: &[u8]) -> SpawnError {
 
 /// The layer of a scratch workspace is attached.
 pub(crate) const LAYER: u8 = 2;
+/// What holds the changes of the root is attached.
+pub(crate) const CHANGES: u8 = 6;
 /// The gates of a proxied sandbox are attached; their numbers by kind follow.
 pub(crate) const GATES: u8 = 4;
 /// The files that the parent may write are attached.

@@ -20,6 +20,7 @@ mod sandboxes;
 mod secrets;
 mod settings;
 mod signing;
+mod snapshots;
 mod supervisor;
 mod templates;
 
@@ -38,6 +39,8 @@ pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use ports::OpenPort;
+/// What differs between two snapshots.
+pub use saggar_image::{DiffEntry, Difference, StackDiff};
 pub use sandboxes::{
     Adopted, AppliedChange, Created, ExecView, KeptChanges, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes,
     StoredExec, Upkeep, Workspaces,
@@ -45,6 +48,7 @@ pub use sandboxes::{
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
+pub use snapshots::{ForkOptions, Forked, SNAPSHOTS, SnapshotLimits, SnapshotQuery, SnapshotView, TakeSnapshot};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
 pub use templates::{
     BuildBase, BuildRequest, BuildSource, FilesHash, ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView,

@@ -30,11 +30,12 @@ mod upkeep;
 mod watch;
 mod workspace;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use saggar_domain::{BootId, ExecId, ProjectId, SandboxId, Timestamp, Uptime, VolumeId};
+use saggar_domain::{BootId, ExecId, ProjectId, SandboxId, SnapshotId, Timestamp, Uptime, VolumeId};
 use saggar_sandbox::DataDirectory;
 use saggar_store::Store;
 use tokio::sync::Semaphore;
@@ -42,6 +43,7 @@ use tokio::sync::Semaphore;
 pub use adopt::Adopted;
 pub use changes::{NewTerms, Patch};
 pub use create::{Created, NewSandbox};
+pub(crate) use live::Live;
 pub(crate) use look::RUN_LABEL;
 pub use look::{ExecView, StoredExec};
 pub use sizing::PoolSize;
@@ -90,6 +92,8 @@ struct Inner {
     pools: Pools,
     jobs: Jobs,
     services: Services,
+    /// Snapshots that forks are being made from.
+    forking: Mutex<BTreeSet<SnapshotId>>,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -126,6 +130,7 @@ impl Sandboxes {
             pools: Pools::new(settings.pool),
             jobs: Jobs::default(),
             services: Services::default(),
+            forking: Mutex::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
@@ -182,6 +187,10 @@ impl Sandboxes {
     /// Jobs that make templates.
     pub(crate) fn jobs(&self) -> &Jobs {
         &self.inner.jobs
+    }
+
+    pub(crate) fn forking(&self) -> &Mutex<BTreeSet<SnapshotId>> {
+        &self.inner.forking
     }
 
     /// The egress process of proxied sandboxes.

@@ -7,6 +7,7 @@ use saggar_domain::net::{EgressMaxima, Rule};
 use saggar_domain::{ByteSize, Cpus, TemplateName};
 
 use crate::sandboxes::{PoolSize, Workspaces};
+use crate::snapshots::SnapshotLimits;
 use crate::templates::RegistryRule;
 use crate::volumes::VolumeLimits;
 
@@ -48,6 +49,8 @@ pub struct Settings {
     pub workspaces: Workspaces,
     /// How much of the disk volumes may take.
     pub volumes: VolumeLimits,
+    /// How much of the disk snapshots may take.
+    pub snapshots: SnapshotLimits,
     /// How much of a managed network a sandbox may ask for.
     pub egress_maxima: EgressMaxima,
     /// How long the record of an ended sandbox is kept.

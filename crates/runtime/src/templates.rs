@@ -21,5 +21,6 @@ pub use files::FilesHash;
 pub use import::{ImportRequest, RegistryCredentials, Upload};
 pub use job::JobView;
 pub(crate) use jobs::Jobs;
+pub(crate) use manage::blocking;
 pub use manage::{RemovedTemplate, TEMPLATES, TemplateContents, TemplateRest, TemplateView};
 pub use registries::RegistryRule;

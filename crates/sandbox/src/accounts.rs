@@ -156,6 +156,12 @@ fn is_name(name: &str) -> bool {
 }
 
 /// Reads a file of /etc from layers, the topmost first, as a view of them shows it. A missing one is empty.
+/// Whether programs find an id of the machine in the template. What can't be read counts as one.
+pub(crate) fn has_machine_id(template: &HeldTemplate) -> bool {
+    let layers: Vec<BorrowedFd<'_>> = template.layers.iter().rev().map(|layer| layer.tree()).collect();
+    read_from(&layers, "machine-id").map_or(true, |found| !found.is_empty())
+}
+
 fn read_from(layers: &[BorrowedFd<'_>], name: &str) -> Result<Vec<u8>, Errno> {
     for layer in layers {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -136,7 +136,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                 Some(Op::Proc { target } | Op::Terminals { target }) => format!("mounting /{target}"),
                 Some(Op::Device { name }) => format!("mounting /dev/{name}"),
                 Some(Op::Covers) => "creating masks".to_owned(),
-                Some(Op::Seal { .. }) | None => "sealing the root".to_owned(),
+                Some(Op::Seal { .. } | Op::Expose) | None => "sealing the root".to_owned(),
             };
             failed(&what, errno)
         }
@@ -158,8 +158,9 @@ fn place_of(op: &Op) -> Option<&str> {
         Op::Bind { target, .. } | Op::Overlay { target, .. } | Op::Proc { target } | Op::Terminals { target } => {
             Some(target)
         }
+        Op::Link { path, .. } => Some(path),
         Op::Layers { .. }
-        | Op::Link { .. }
+        | Op::Expose
         | Op::Device { .. }
         | Op::Writable { .. }
         | Op::WorkingDirectory { .. }

@@ -65,6 +65,7 @@ pub use saggar_jail::{Rule, Signals};
 pub use saggar_supervisor::egress::{HostAnswer, TRUST_ADDED, Tape, host_bundle, upstream_of_the_host};
 pub use saggar_supervisor::{Asker, Listener, Question, Sink, Streams, TRUST_BUNDLE, TRUST_OWN};
 pub use supervise::{SUPERVISE, supervise};
+pub use template::paths_of_the_host;
 pub use templates::{HeldTemplate, LOCAL_PROJECT, NamedRecord, StoredLayer, Templates};
 pub use trail::held_for;
 pub use volume::{NewVolume, VolumeQuota, Volumes, collect_volumes, volume_users};

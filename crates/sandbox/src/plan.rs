@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
-use saggar_domain::template::Owners;
-use saggar_domain::{Access, Code, FsMode, GuestPath, Mount, NetworkMode, Problem, Spec, User, VolumeMount};
+use saggar_domain::template::{BuiltInRoot, ImageSource, Owners};
+use saggar_domain::{Access, Code, FsMode, GuestPath, Mount, NetworkMode, Problem, Spec, Template, User, VolumeMount};
 use saggar_jail::cgroup::View;
 use saggar_jail::{
     Attributes, Cover, Fate, Fence, IdPair, Identity, Mapping, MountAttributes, Op, Rule, Source, clone_tree,
@@ -14,8 +14,10 @@ use saggar_jail::{
 };
 use saggar_supervisor::egress::trust_files;
 
+use crate::accounts::has_machine_id;
 use crate::disk::Disk;
 use crate::host_tree::HostTree;
+use crate::ids::random;
 use crate::prepare::failed;
 use crate::ranges::STORE_IDS;
 use crate::templates::{HeldTemplate, StoredLayer};
@@ -23,6 +25,8 @@ use crate::{processors, template};
 
 /// Directories of private storage that stay writable if the root is sealed.
 const WRITABLE: &[&str] = &["tmp", "home/user"];
+/// What programs take for the id of the machine.
+const MACHINE_ID: &str = "etc/machine-id";
 /// The directory that holds the layers of copy-on-write views.
 pub(crate) const SCRATCH: &str = ".scratch";
 
@@ -109,23 +113,28 @@ pub(crate) fn lay_out(
         is_image: brought.template.is_some(),
         has_layers: false,
     };
+    let fate = if brought.hands_over_root { Fate::HandedOver } else { Fate::Dropped };
+    let is_of_the_host = brought.template.as_ref().is_none_or(|held| held.manifest.root().is_some());
     match &brought.template {
-        None => layout.ops = template::host(spec.network, is_open),
+        None => layout.ops = template::host(spec.network, is_open, fate),
         Some(held) => {
             let lowers = layout.lowers(held, identity)?;
             let disk = brought.disk.take().map(|disk| layout.disk(disk));
-            let fate = if brought.hands_over_root { Fate::HandedOver } else { Fate::Dropped };
-            layout.ops = template::image(spec.network, lowers, disk, fate);
+            layout.ops = match held.manifest.root() {
+                Some(BuiltInRoot::Host) => template::host_in_layers(spec.network, lowers, disk, fate),
+                None => template::image(spec.network, lowers, disk, fate),
+            };
             layout.homes(spec, held.manifest.defaults().cwd.as_ref());
+            layout.machine_id(held)?;
         }
     }
     layout.places_for_views();
     layout.show_processors();
-    if !layout.is_image {
+    if is_of_the_host {
         layout.of_the_host(identity, spec.network);
     }
     if spec.network == NetworkMode::Proxied {
-        layout.ops.extend(trust_files(&spec.template));
+        layout.ops.extend(trust_files(if is_of_the_host { &Template::Host } else { &spec.template }));
     }
     layout.workspace(spec, identity, brought)?;
     let mut made = BTreeSet::new();
@@ -296,6 +305,16 @@ impl Layout {
         if spec.workspace.is_some() {
             self.ops.push(Op::Directory { path: "workspace".to_owned(), mode: 0o755, owner: spec.uid() });
         }
+    }
+
+    /// A snapshot is of another sandbox, which has an id of its own for those who ask for the machine's.
+    fn machine_id(&mut self, held: &HeldTemplate) -> Result<(), Problem> {
+        if held.manifest.image().source != ImageSource::Snapshot || !has_machine_id(held) {
+            return Ok(());
+        }
+        let random = u128::from_ne_bytes(random()?);
+        self.ops.push(Op::File { path: MACHINE_ID.to_owned(), bytes: format!("{random:032x}\n").into_bytes() });
+        Ok(())
     }
 
     fn workspace(&mut self, spec: &Spec, identity: Identity, brought: &Brought) -> Result<(), Problem> {

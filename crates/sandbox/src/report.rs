@@ -38,23 +38,31 @@ pub struct Report {
 }
 
 /// The upper layer of a sandbox's root, as an overlay mounted with `userxattr` leaves it. Hostile programs made it, and all of them are dead.
+///
+/// Or of one whose programs stand still, until they go on.
 #[derive(Debug)]
 pub struct RootChanges {
     pub upper: OwnedFd,
-    identity: Identity,
+    /// The first id of the sandbox's range outside.
+    base: Option<u32>,
 }
 
 impl RootChanges {
     pub(crate) fn new(upper: OwnedFd, identity: Identity) -> Self {
-        Self { upper, identity }
+        Self { upper, base: identity.base() }
+    }
+
+    /// Those of a sandbox that stands still, as its supervisor hands them out.
+    pub fn of_held(upper: OwnedFd, base: Option<u32>) -> Self {
+        Self { upper, base }
     }
 
     /// The id inside of a file's owner or group; `None` if nothing inside has it.
     pub fn id_inside(&self, id: u32) -> Option<u32> {
-        match self.identity {
-            Identity::Range { base } => id.checked_sub(base).filter(|id| *id < Identity::RANGE),
+        match self.base {
+            Some(base) => id.checked_sub(base).filter(|id| *id < Identity::RANGE),
             // There is one id, and a store without owners doesn't keep it.
-            Identity::Single { .. } => Some(0),
+            None => Some(0),
         }
     }
 }

@@ -127,7 +127,7 @@ impl Prepared {
         let mut is_dead = true;
         let mut is_postponed = false;
         let mut report = match started {
-            Ok(Seen { outcome, mut denials, mut traffic, asked, layer }) => {
+            Ok(Seen { outcome, mut denials, mut traffic, asked, layer, changes }) => {
                 is_dead = outcome.reaped.is_some();
                 if let Some(network) = network.take() {
                     network.finish(END_PATIENCE, &mut |message| traffic.hear(message, &mut denials, observe));
@@ -135,13 +135,12 @@ impl Prepared {
                 let mut report = conclude(outcome, denials.kept, &asked, counters, observe);
                 report.error = report.error.or_else(|| traffic.problem());
                 report.traffic = traffic.by_host();
-                match layer {
-                    Some(upper) if hands_over_root && self.scratch.is_none() => {
-                        // Whatever still runs could change it while it is read.
-                        report.root = is_dead.then(|| RootChanges::new(upper, self.identity));
-                    }
-                    Some(layer) if keeps_changes => self.keep_changes(data, ids, &layer, signals, &mut report),
-                    Some(_) | None => {}
+                if let Some(upper) = changes.filter(|_| hands_over_root) {
+                    // Whatever still runs could change it while it is read.
+                    report.root = is_dead.then(|| RootChanges::new(upper, self.identity));
+                }
+                if let Some(layer) = layer.filter(|_| keeps_changes) {
+                    self.keep_changes(data, ids, &layer, signals, &mut report);
                 }
                 // A process that isn't dead could create more links; these are left to the reaper.
                 if let Some(placed) = self.placed.as_ref().filter(|_| is_dead) {
@@ -234,7 +233,7 @@ impl Prepared {
             send(&mut channel, program, &spec)?;
         }
         let mut jailed = self.enter(&spec, theirs, group, || Ok(()))?;
-        let layer = jailed.layer.take();
+        let (layer, changes) = (jailed.layer.take(), jailed.changes.take());
         let mut traffic = Traffic::default();
         if let Some(network) = &mut network {
             let taped = tape.as_ref().map_or(Ok(None), |tape| network.hand_tape(tape));
@@ -270,7 +269,7 @@ impl Prepared {
         if let Some(denial) = unreached.and_then(|mut unreached| unreached.take_denial()) {
             denials.add(denial, observe);
         }
-        Ok(Seen { outcome, denials, traffic, asked, layer })
+        Ok(Seen { outcome, denials, traffic, asked, layer, changes })
     }
 }
 
@@ -394,4 +393,6 @@ struct Seen {
     traffic: Traffic,
     asked: Asked,
     layer: Option<OwnedFd>,
+    /// What holds the changes of the root.
+    changes: Option<OwnedFd>,
 }

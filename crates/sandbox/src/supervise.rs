@@ -16,12 +16,12 @@ mod start;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 
-use saggar_domain::{Code, DeadlineAction, NetworkMode, Problem, SandboxId, Spec};
+use saggar_domain::{Code, DeadlineAction, Draft, NetworkMode, Problem, SandboxId, Spec};
 use saggar_jail::cgroup::{Group, Host};
 use saggar_jail::{Jailed, Signals};
-use saggar_supervisor::control::{Reply, Start};
+use saggar_supervisor::control::{BasedOn, Reply, Start};
 use saggar_supervisor::egress::{Network, SessionSecrets, Wants};
-use saggar_supervisor::{Channel, Hold, Holding};
+use saggar_supervisor::{Again, Changes, Channel, Held, Hold, Holding, Inside, Outcome};
 
 use crate::allocator::Allocator;
 use crate::data::DataDirectory;
@@ -83,6 +83,8 @@ pub fn supervise() -> ExitCode {
 struct Supervised {
     data: DataDirectory,
     sandbox: SandboxId,
+    /// What it takes to make its inside again.
+    asked: Asked,
     prepared: Prepared,
     socket: ControlSocket,
     hold: Hold,
@@ -90,81 +92,54 @@ struct Supervised {
     layer: Option<OwnedFd>,
 }
 
+/// What a sandbox's inside is made of.
+struct Asked {
+    draft: Draft,
+    template_project: String,
+    volume_project: Option<String>,
+    uses_secrets: bool,
+}
+
+/// A new inside, and what has to be removed after it.
+struct Made {
+    prepared: Prepared,
+    inside: Inside,
+    layer: Option<OwnedFd>,
+}
+
 impl Supervised {
     fn make(start: Start, signals: Signals) -> Result<Self, Problem> {
         let sandbox = start.sandbox_id;
         let data = DataDirectory::open(Some(&start.data_directory))?;
-        let project = start.template_project.as_deref().unwrap_or(LOCAL_PROJECT);
-        let (spec, template) = resolve_for(start.spec, || Ok(Templates::new(&data, project)), ImageUser::Ignored)?;
-        let host = Host::detect_with_freezer();
-        if start.terms.then == DeadlineAction::Pause && host.freezer().is_err() {
-            return Err(Problem::new(
-                Code::UnsupportedCapability,
-                "this host can't freeze a sandbox: no freezable cgroup is available",
-                "end it at its deadline instead; `saggar doctor` shows what this host supports",
-            ));
-        }
-        let mut network = match spec.network {
-            NetworkMode::Proxied => {
-                let source = Box::new(ServiceSocket::in_directory(&data)?);
-                let secrets = SessionSecrets::of_server(start.uses_secrets);
-                let wants = Wants { questions: false, connections: true };
-                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), secrets, wants)?)
-            }
-            NetworkMode::None | NetworkMode::Host => None,
+        let asked = Asked {
+            draft: start.spec,
+            template_project: start.template_project.unwrap_or_else(|| LOCAL_PROJECT.to_owned()),
+            volume_project: start.volume_project,
+            uses_secrets: start.uses_secrets,
         };
-        // The operator's own volumes are no default: they belong to no project of a server.
-        let volume_project = match &start.volume_project {
-            Some(project) => project.as_str(),
-            None if spec.volumes.is_empty() => LOCAL_PROJECT,
-            None => {
-                return Err(Problem::new(
-                    Code::InvalidMount,
-                    "no project was named for the sandbox's volumes",
-                    "use a server and a supervisor of the same version",
-                ));
-            }
-        };
-        let order = Order { spec: &spec, life: Life::Held, template, volume_project, hands_over_root: false };
-        let mut prepared = prepare(&data, &sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
-        let mut group = None;
         let mut socket = None;
-        let entered = enter(&data, &sandbox, &mut prepared, &spec, &mut group, &mut socket);
-        let entered = entered.and_then(|(mut jailed, channel)| match &mut network {
-            // Nothing runs in it before its network has passed its test.
-            Some(network) => open_network(network, &mut jailed).map(|()| (jailed, channel)),
-            None => Ok((jailed, channel)),
-        });
-        match (entered, socket) {
-            (Ok((mut jailed, channel)), Some((socket, listener))) => {
-                let layer = jailed.layer.take();
+        let listen = || {
+            socket = Some(ControlSocket::listen(&data, &sandbox)?);
+            Ok(())
+        };
+        let made = asked.make(&data, &sandbox, start.terms.then, listen);
+        match (made, socket) {
+            (Ok(Made { prepared, inside, layer }), Some((socket, listener))) => {
                 let hold = Hold::new(Holding {
                     sandbox_id: sandbox.clone(),
-                    policy_hash: policy_hash(&spec).to_string(),
-                    spec,
-                    unenforced: std::mem::take(&mut prepared.enforcement.unenforced),
-                    pid: jailed.pid,
-                    pidfd: jailed.pidfd,
-                    questions: Some(jailed.listener),
-                    channel,
-                    group,
+                    inside,
                     listener,
                     signals,
-                    network,
                     terms: start.terms,
                     is_pooled: start.is_pooled,
                 });
-                Ok(Self { data, sandbox, prepared, socket, hold, layer })
+                Ok(Self { data, sandbox, asked, prepared, socket, hold, layer })
             }
-            (entered, socket) => {
+            (made, socket) => {
                 if let Some((socket, _)) = socket {
                     socket.remove();
                 }
-                // Whatever isn't removed now is found through the record.
-                if group.map_or(Ok(()), Group::remove).is_ok() {
-                    clean_up(&data, &sandbox, prepared.record, prepared.placed);
-                }
-                Err(entered.err().unwrap_or_else(|| failed("creating the control socket", "it was not created").error))
+                Err(made.err().unwrap_or_else(|| failed("creating the control socket", "it was not created").error))
             }
         }
     }
@@ -172,11 +147,39 @@ impl Supervised {
     /// Holds it, and cleans up: the tree, the cgroups, the placeholders, the record; then writes the final report, and
     /// removes the socket last.
     fn hold(self) -> ExitCode {
-        let Self { data, sandbox, prepared, socket, hold, layer } = self;
-        let mut held = hold.run();
+        let Self { data, sandbox, mut asked, prepared, socket, mut hold, mut layer } = self;
+        let mut prepared = Some(prepared);
+        let mut held = loop {
+            match hold.run() {
+                Outcome::Ended(held) => break *held,
+                Outcome::BeginsAgain(mut again) => {
+                    layer = None;
+                    match asked.again(&data, &sandbox, prepared.take(), &mut again) {
+                        Ok(made) => {
+                            (prepared, layer) = (Some(made.prepared), made.layer);
+                            hold = again.go_on(made.inside);
+                        }
+                        Err(problem) => break again.give_up(problem),
+                    }
+                }
+            }
+        };
+        if let Some(prepared) = prepared {
+            prepared.clean_up_after(&data, &sandbox, &mut held, layer);
+        }
+        let written = data.write_ended(&held.last_word);
+        socket.remove();
+        held.answer();
+        if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Prepared {
+    /// Removes what is left on the host of a sandbox that is dead.
+    fn clean_up_after(mut self, data: &DataDirectory, sandbox: &SandboxId, held: &mut Held, layer: Option<OwnedFd>) {
         // Before its record goes: half-kept changes of a record that exists are found.
-        if let (Some(scratch), Some(layer), Some(_)) = (&prepared.scratch, &layer, &held.reaped)
-            && let Err(problem) = keep_held(&data, &sandbox, scratch, layer)
+        if let (Some(scratch), Some(layer), Some(_)) = (&self.scratch, &layer, &held.reaped)
+            && let Err(problem) = keep_held(data, sandbox, scratch, layer)
         {
             held.last_word.error.get_or_insert(problem);
         }
@@ -184,15 +187,15 @@ impl Supervised {
         let removed = held.group.take().map_or(Ok(()), Group::remove);
         match removed {
             Ok(()) if held.reaped.is_some() => {
-                let is_postponed = prepared.placed.as_ref().is_some_and(|placed| {
+                let is_postponed = self.placed.as_ref().is_some_and(|placed| {
                     // The final report's denials are not read yet; only the removal matters.
                     let _ = without_links(placed);
                     let before = &placed.before;
-                    hold_back(&data, &sandbox, &placed.workspace, before, placed.started_ns).is_postponed
+                    hold_back(data, sandbox, &placed.workspace, before, placed.started_ns).is_postponed
                 });
                 // Postponed work is left to the reaper.
                 if !is_postponed {
-                    clean_up(&data, &sandbox, prepared.record, prepared.placed);
+                    clean_up(data, sandbox, self.record, self.placed);
                 }
             }
             // Something in there doesn't die, which is already reported. The record stays, so that the reaper tries
@@ -208,30 +211,122 @@ impl Supervised {
                 });
             }
         }
-        drop(prepared.range);
+        drop(self.range.take());
         // Free before the client hears of the end: it may create another sandbox with an exclusive volume then.
-        drop(prepared.volumes);
-        let written = data.write_ended(&held.last_word);
-        socket.remove();
-        held.answer();
-        if written.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        self.volumes.clear();
     }
 }
 
-/// Creates the sandbox and its control socket. What was created is in `group` and `socket` even if this fails.
+impl Asked {
+    /// Makes an inside. `meanwhile` runs while PID 1 builds its root. On an error nothing of it is left that the record doesn't name.
+    fn make(
+        &self,
+        data: &DataDirectory,
+        sandbox: &SandboxId,
+        then: DeadlineAction,
+        meanwhile: impl FnOnce() -> std::io::Result<()>,
+    ) -> Result<Made, Problem> {
+        let project = self.template_project.as_str();
+        let templates = || Ok(Templates::new(data, project));
+        let (spec, template) = resolve_for(self.draft.clone(), templates, ImageUser::Ignored)?;
+        let host = Host::detect_with_freezer();
+        if then == DeadlineAction::Pause && host.freezer().is_err() {
+            return Err(Problem::new(
+                Code::UnsupportedCapability,
+                "this host can't freeze a sandbox: no freezable cgroup is available",
+                "end it at its deadline instead; `saggar doctor` shows what this host supports",
+            ));
+        }
+        let mut network = match spec.network {
+            NetworkMode::Proxied => {
+                let source = Box::new(ServiceSocket::in_directory(data)?);
+                let secrets = SessionSecrets::of_server(self.uses_secrets);
+                let wants = Wants { questions: false, connections: true };
+                Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), secrets, wants)?)
+            }
+            NetworkMode::None | NetworkMode::Host => None,
+        };
+        // The operator's own volumes are no default: they belong to no project of a server.
+        let volume_project = match &self.volume_project {
+            Some(project) => project.as_str(),
+            None if spec.volumes.is_empty() => LOCAL_PROJECT,
+            None => {
+                return Err(Problem::new(
+                    Code::InvalidMount,
+                    "no project was named for the sandbox's volumes",
+                    "use a server and a supervisor of the same version",
+                ));
+            }
+        };
+        let based_on = template.as_ref().map(|held| BasedOn { id: held.id.clone(), project: project.to_owned() });
+        let order = Order { spec: &spec, life: Life::Held, template, volume_project, hands_over_root: true };
+        let mut prepared = prepare(data, sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
+        let mut group = None;
+        let entered = enter(&mut prepared, &spec, &mut group, meanwhile);
+        let entered = entered.and_then(|(mut jailed, channel)| match &mut network {
+            // Nothing runs in it before its network has passed its test.
+            Some(network) => open_network(network, &mut jailed).map(|()| (jailed, channel)),
+            None => Ok((jailed, channel)),
+        });
+        match entered {
+            Ok((jailed, channel)) => {
+                let inside = Inside {
+                    policy_hash: policy_hash(&spec).to_string(),
+                    spec,
+                    unenforced: std::mem::take(&mut prepared.enforcement.unenforced),
+                    pid: jailed.pid,
+                    pidfd: jailed.pidfd,
+                    questions: Some(jailed.listener),
+                    channel,
+                    group,
+                    network,
+                    changes: jailed.changes.map(|upper| Changes { upper, base: prepared.identity.base() }),
+                    based_on,
+                };
+                Ok(Made { prepared, inside, layer: jailed.layer })
+            }
+            Err(problem) => {
+                // Whatever isn't removed now is found through the record.
+                if group.map_or(Ok(()), Group::remove).is_ok() {
+                    clean_up(data, sandbox, prepared.record, prepared.placed);
+                }
+                Err(problem)
+            }
+        }
+    }
+
+    /// Makes the inside again, from another template, where everything of the one before is dead.
+    fn again(
+        &mut self,
+        data: &DataDirectory,
+        sandbox: &SandboxId,
+        before: Option<Prepared>,
+        again: &mut Again,
+    ) -> Result<Made, Problem> {
+        if let Err(error) = again.take_group().map_or(Ok(()), Group::remove) {
+            return Err(failed("removing the cgroups of the sandbox", error.kind()).error);
+        }
+        // Its ranges of ids, volumes and names on the host are free for the next one.
+        if let Some(Prepared { record, placed, range, volumes, .. }) = before {
+            clean_up(data, sandbox, record, placed);
+            drop((range, volumes));
+        }
+        self.draft.template = Some(again.template().clone());
+        self.draft.egress = again.egress().clone();
+        again.project().clone_into(&mut self.template_project);
+        // Whether this host can freeze it was decided when it was made.
+        self.make(data, sandbox, DeadlineAction::Kill, || Ok(()))
+    }
+}
+
+/// Creates the sandbox. What was created is in `group` even if this fails.
 fn enter(
-    data: &DataDirectory,
-    sandbox: &SandboxId,
     prepared: &mut Prepared,
     spec: &Spec,
     group: &mut Option<Group>,
-    socket: &mut Option<(ControlSocket, OwnedFd)>,
+    meanwhile: impl FnOnce() -> std::io::Result<()>,
 ) -> Result<(Jailed, Channel), Problem> {
     let (channel, theirs) = Channel::pair().map_err(|error| failed("creating the control channel", error).error)?;
-    let listen = || {
-        *socket = Some(ControlSocket::listen(data, sandbox)?);
-        Ok(())
-    };
-    let jailed = prepared.enter(spec, theirs, group, listen).map_err(|stopped| stopped.error)?;
+    let jailed = prepared.enter(spec, theirs, group, meanwhile).map_err(|stopped| stopped.error)?;
     Ok((jailed, channel))
 }

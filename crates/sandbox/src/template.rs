@@ -45,11 +45,16 @@ const HOSTS: &[u8] = b"127.0.0.1 localhost\n127.0.1.1 sandbox\n::1 localhost ip6
 const RESOLV_CONF: &[u8] = b"nameserver 127.0.0.1\noptions attempts:1\n";
 
 /// The root of the template, without what a spec adds. `has_root` says whether programs can run as root of the sandbox.
-pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
+pub(crate) fn host(network: NetworkMode, has_root: bool, fate: Fate) -> Vec<Op> {
     let mut ops = Vec::with_capacity(128);
+    if fate == Fate::HandedOver {
+        ops.push(Op::Expose);
+    }
     directories(&mut ops);
     system(&mut ops);
-    etc(&mut ops, network);
+    etc(&mut ops);
+    etc_of_the_host(&mut ops);
+    names(&mut ops, network);
     devices(&mut ops, has_root);
     kernel(&mut ops);
     ops
@@ -60,6 +65,44 @@ pub(crate) fn host(network: NetworkMode, has_root: bool) -> Vec<Op> {
 /// `/dev` and `/sys` are private directories over the image's own, so that nothing of the image can be in the way there.
 pub(crate) fn image(network: NetworkMode, lowers: Vec<Source>, disk: Option<Source>, fate: Fate) -> Vec<Op> {
     let mut ops = Vec::with_capacity(64);
+    layered(&mut ops, lowers, disk, fate);
+    names(&mut ops, network);
+    ops.push(Op::File { path: "etc/hostname".to_owned(), bytes: b"sandbox\n".to_vec() });
+    nodes(&mut ops);
+    kernel(&mut ops);
+    ops
+}
+
+/// The root of the template `host`, whose own files are in layers: those of a snapshot. What is the host's is the host's of today.
+pub(crate) fn host_in_layers(network: NetworkMode, lowers: Vec<Source>, disk: Option<Source>, fate: Fate) -> Vec<Op> {
+    let mut ops = Vec::with_capacity(128);
+    layered(&mut ops, lowers, disk, fate);
+    system(&mut ops);
+    etc_of_the_host(&mut ops);
+    names(&mut ops, network);
+    nodes(&mut ops);
+    kernel(&mut ops);
+    ops
+}
+
+/// Paths of the root of the template `host` that belong to the host and not to its sandbox, besides what every root has of the runtime.
+pub fn paths_of_the_host() -> Vec<String> {
+    let mut ops = Vec::new();
+    system(&mut ops);
+    etc_of_the_host(&mut ops);
+    let mut paths: Vec<String> = ops
+        .into_iter()
+        .filter_map(|op| match op {
+            Op::Directory { path, .. } if SYSTEM.contains(&path.as_str()) => Some(path),
+            Op::Link { path, .. } | Op::File { path, .. } => Some(path),
+            _ => None,
+        })
+        .collect();
+    paths.extend([crate::plan::SCRATCH, ".empty", ".null"].map(str::to_owned));
+    paths
+}
+
+fn layered(ops: &mut Vec<Op>, lowers: Vec<Source>, disk: Option<Source>, fate: Fate) {
     ops.push(Op::Layers { lowers, disk, fate });
     for (path, mode) in [("dev", 0o755), ("sys", 0o555)] {
         ops.push(Op::Directory { path: path.to_owned(), mode, owner: 0 });
@@ -68,11 +111,6 @@ pub(crate) fn image(network: NetworkMode, lowers: Vec<Source>, disk: Option<Sour
     for (path, mode) in [("dev/pts", 0o755), ("dev/shm", 0o1777), ("proc", 0o555), ("tmp", 0o1777)] {
         ops.push(Op::Directory { path: path.to_owned(), mode, owner: 0 });
     }
-    names(&mut ops, network);
-    ops.push(Op::File { path: "etc/hostname".to_owned(), bytes: b"sandbox\n".to_vec() });
-    nodes(&mut ops);
-    kernel(&mut ops);
-    ops
 }
 
 fn directories(ops: &mut Vec<Op>) {
@@ -121,17 +159,20 @@ fn system(ops: &mut Vec<Op>) {
     }
 }
 
-fn etc(ops: &mut Vec<Op>, network: NetworkMode) {
+fn etc(ops: &mut Vec<Op>) {
     let mut file = |name: &str, bytes: Vec<u8>| ops.push(Op::File { path: format!("etc/{name}"), bytes });
     file("passwd", PASSWD.to_vec());
     file("group", GROUP.to_vec());
     file("nsswitch.conf", NSSWITCH.to_vec());
+}
+
+/// Copies of the host's files, which are never the sandbox's own.
+fn etc_of_the_host(ops: &mut Vec<Op>) {
     for name in ETC_FILES {
         if let Some(bytes) = small_file(&format!("/etc/{name}")) {
-            file(name, bytes);
+            ops.push(Op::File { path: format!("etc/{name}"), bytes });
         }
     }
-    names(ops, network);
     for name in ["localtime", "os-release"] {
         if let Some(target) =
             std::fs::read_link(format!("/etc/{name}")).ok().and_then(|target| target.to_str().map(str::to_owned))

@@ -111,6 +111,31 @@ impl Templates {
         ))
     }
 
+    /// Holds the template with this id, whatever its names; `None` if it is gone.
+    pub fn find_id(&self, id: &TemplateId) -> Result<Option<HeldTemplate>, Problem> {
+        let fail = |what: &str, error: &dyn std::fmt::Display| {
+            Problem::new(
+                Code::DataDirectory,
+                format!("template {id} can't be used: {what}: {error}"),
+                "import it again; `saggar template check` lists all damage",
+            )
+        };
+        let lock = match self.open(&format!("manifests/{}.json", id.hex()), OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(fail("its manifest can't be read", &errno)),
+        };
+        flock(&lock, FlockOperation::LockShared).map_err(|errno| fail("its manifest can't be locked", &errno))?;
+        if fstat(&lock).map_err(|errno| fail("its manifest can't be read", &errno))?.st_nlink == 0 {
+            return Ok(None);
+        }
+        let document = read(&lock, MANIFEST_BYTES_MAX).map_err(|error| fail("its manifest can't be read", &error))?;
+        let manifest = Manifest::read(&document).map_err(|error| fail("its manifest", &error))?;
+        let name = TemplateName::default();
+        let layers = manifest.layers().iter().map(|layer| self.layer(&name, &layer.id)).collect::<Result<_, _>>()?;
+        Ok(Some(HeldTemplate { id: id.clone(), manifest, layers, _lock: lock }))
+    }
+
     /// Holds a template that has no name and whose manifest is stored nowhere, while `lock` keeps its layers from being removed. Messages call
     /// it by `name`.
     pub fn assemble(&self, name: &TemplateName, manifest: Manifest, lock: OwnedFd) -> Result<HeldTemplate, Problem> {

@@ -18,6 +18,7 @@ mod resource;
 mod runs;
 mod sandboxes;
 mod secrets;
+mod snapshots;
 mod template_jobs;
 mod templates;
 mod tree;
@@ -55,6 +56,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         runs::resource,
         journal::resource,
         keys::resource,
+        snapshots::resource,
         secrets::resource,
         templates::resource,
         template_jobs::resource,

@@ -13,7 +13,7 @@ use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
-use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, Subject, Upkeep, VolumeLimits};
+use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, SnapshotLimits, Subject, Upkeep, VolumeLimits};
 use saggar_store::{KeySecret, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -181,6 +181,10 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
             count_max: config.volumes.volumes_max,
             bytes_max: config.volumes.volumes_bytes_max,
             default_size: config.volumes.volume_size,
+        },
+        snapshots: SnapshotLimits {
+            count_max: config.snapshots.snapshots_max,
+            bytes_max: config.snapshots.snapshot_size_max,
         },
         egress_maxima: EgressMaxima {
             bytes: config.sandboxes.egress_bytes_max,

@@ -14,6 +14,7 @@ mod sandboxes;
 mod section;
 mod shared;
 mod show;
+mod snapshots;
 mod storage;
 mod templates;
 mod value;
@@ -34,6 +35,7 @@ pub use runs::RunsSettings;
 pub use sandboxes::SandboxSettings;
 pub(crate) use shared::SharedSettings;
 pub use show::Shown;
+pub use snapshots::SnapshotSettings;
 pub use storage::StorageSettings;
 pub use templates::TemplateSettings;
 pub use volumes::VolumeSettings;
@@ -67,6 +69,7 @@ sections! {
     sandboxes: SandboxSettings,
     templates: TemplateSettings,
     volumes: VolumeSettings,
+    snapshots: SnapshotSettings,
     workspaces: WorkspaceSettings,
     runs: RunsSettings,
     e2b: E2bSettings,

@@ -10,6 +10,7 @@ mod insert;
 mod list;
 mod patch;
 mod repeat;
+mod template;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -15,7 +15,9 @@ mod request;
 
 pub use client::{Client, Received};
 pub use codec::{Decoder, Frame, FrameError, JSON_MAX, encode_json, encode_output, encode_stdin};
-pub use reply::{Description, Event, EventBody, ExecDescription, Final, FinishedExec, Reply, Sample, UsageReport};
+pub use reply::{
+    BasedOn, Description, Event, EventBody, ExecDescription, Final, FinishedExec, Reply, Sample, Stillness, UsageReport,
+};
 pub use request::{Attach, Op, Request, Start, StartExec, Target, Terms};
 
 pub const CONTROL: u32 = 1;

@@ -4,6 +4,7 @@
 //! connections, and a few deadlines. It makes no decisions about the sandbox's policy. It runs until the sandbox is
 //! dead, and then reports how it ended.
 
+mod again;
 mod ancestry;
 mod connection;
 mod exec;
@@ -18,10 +19,12 @@ mod network;
 mod owners;
 mod requests;
 mod ring;
+mod stillness;
 mod streams;
 #[cfg(test)]
 mod tests;
 mod usage;
 
+pub use again::{Again, Inside, Outcome};
 pub use held::Held;
-pub use holder::{Hold, Holding};
+pub use holder::{Changes, Hold, Holding};

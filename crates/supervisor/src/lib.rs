@@ -24,7 +24,7 @@ pub use attend::{Asker, Attendance, Ending, ExecOutcome, Question, Streams};
 pub use channel::Channel;
 pub use ending::describe_ending;
 pub use escape::EscapeFilter;
-pub use hold::{Held, Hold, Holding};
+pub use hold::{Again, Changes, Held, Hold, Holding, Inside, Outcome};
 pub use program::{Program, TRUST_BUNDLE, TRUST_OWN};
 pub use sink::{Listener, Sink, Totals};
 pub use unreached::Unreached;

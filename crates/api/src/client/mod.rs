@@ -22,6 +22,7 @@ mod runs;
 mod sandboxes;
 mod secrets;
 mod send;
+mod snapshots;
 mod templates;
 mod volumes;
 

@@ -7,14 +7,14 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
 use saggar_domain::{
-    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, Timeout, User, WorkspaceName,
+    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout, User, WorkspaceName,
 };
 
 use super::place::Place;
 use saggar_front::{SpecFlags, env_entry, template_name, user};
 
 /// Exit statuses of commands that run no program.
-pub(super) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\
+pub(crate) const STATUS: &str = "Exit status: 0 done; 1 the server refused; 125 saggar failed, or no server answered.\n\
     The server is SAGGAR_URL [default: http://127.0.0.1:7420], the key SAGGAR_API_KEY; both may be in ~/.config/saggar/config.toml.";
 /// Exit statuses of commands that run a program.
 const EXEC_STATUS: &str = "Exit status: the program's own; 124 timed out; 125 saggar failed, or no server answered; 126 refused; 127 no such program; \
@@ -169,6 +169,9 @@ pub(crate) struct CreateArguments {
     /// Template the filesystem starts from [default: base]
     #[arg(long, value_name = "NAME", value_parser = template_name)]
     pub(crate) template: Option<TemplateName>,
+    /// Snapshot that it starts from, instead of a template
+    #[arg(long, value_name = "SNAPSHOT", value_parser = super::snapshot_arguments::snapshot_id, conflicts_with = "template")]
+    pub(crate) snapshot: Option<SnapshotId>,
     /// Directory of the server's host, by the name that its operator gave it; mounted copy-on-write at /workspace
     #[arg(long, value_name = "NAME", value_parser = workspace_name)]
     pub(crate) workspace: Option<WorkspaceName>,

@@ -15,10 +15,11 @@ use super::failure::CommandFailure;
 use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
+use super::snapshot_arguments::SnapshotArguments;
 use super::templates::TemplateTask;
 use super::{
     agent_commands, agent_run, copy, exec, keys, lifecycle, local_server, logs, run_commands, secret_file, secrets,
-    settings, shell,
+    settings, shell, snapshots,
 };
 
 pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
@@ -42,6 +43,11 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
         SandboxCommand::Kill { sandboxes, all: false, labels: _ } => lifecycle::kill(&client, sandboxes, is_json).await,
         SandboxCommand::Kill { sandboxes: _, all: true, labels } => lifecycle::kill_all(&client, labels, is_json).await,
     })
+}
+
+pub(crate) fn snapshot(arguments: SnapshotArguments) -> ExitCode {
+    let is_json = arguments.server.json;
+    start(&arguments.server, async |client| snapshots::main(&client, arguments.command, is_json).await)
 }
 
 pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {

@@ -42,7 +42,10 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
 
 fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> {
     Ok(CreateSandbox {
-        template: arguments.template.unwrap_or_default(),
+        template: match arguments.snapshot {
+            Some(snapshot) => snapshot.template_name(),
+            None => arguments.template.unwrap_or_default(),
+        },
         workspace: arguments.workspace,
         labels: collected(arguments.labels)?,
         ttl: arguments.ttl,

@@ -138,6 +138,7 @@ fn event_line(event: &SandboxEvent) -> String {
         | SandboxEventBody::NetworkRestored
         | SandboxEventBody::Other => String::new(),
         SandboxEventBody::Decision { decision } => decision_text(&decision.as_ref().clone().into()),
+        SandboxEventBody::RolledBack { template } => template.clone(),
         SandboxEventBody::RulesReplaced { policy_hash } => policy_hash.clone(),
         SandboxEventBody::Paused { reason: PauseReason::Asked } => "as asked".to_owned(),
         SandboxEventBody::Paused { reason: PauseReason::TimeUp } => "its time was up".to_owned(),

@@ -23,11 +23,14 @@ pub struct Manifest {
     layers: Vec<LayerEntry>,
     defaults: Defaults,
     image: Image,
+    /// What the layers lie over, if they are not a whole root by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    root: Option<BuiltInRoot>,
 }
 
 impl Manifest {
     pub fn new(layers: Vec<LayerEntry>, defaults: Defaults, image: Image) -> Result<Self, String> {
-        let manifest = Self { schema: SCHEMA.to_owned(), layers, defaults, image }.check()?;
+        let manifest = Self { schema: SCHEMA.to_owned(), layers, defaults, image, root: None }.check()?;
         // Nobody could read it again.
         match manifest.document().len() as u64 {
             bytes if bytes > MANIFEST_BYTES_MAX => {
@@ -35,6 +38,15 @@ impl Manifest {
             }
             _ => Ok(manifest),
         }
+    }
+
+    /// The layers of a snapshot of a sandbox that was started from a built-in template.
+    pub fn over(self, root: Option<BuiltInRoot>) -> Self {
+        Self { root, ..self }
+    }
+
+    pub fn root(&self) -> Option<BuiltInRoot> {
+        self.root
     }
 
     /// Reads a document, which must be the one that the id names.
@@ -119,6 +131,16 @@ choice!(
         Registry = "registry",
         /// No image: it was built here.
         Build = "build",
+        /// The files of a sandbox at one moment.
+        Snapshot = "snapshot",
+    }
+);
+
+choice!(
+    /// A root that is built in, and whose files are stored in no layer.
+    BuiltInRoot {
+        /// The host's programs and libraries.
+        Host = "host",
     }
 );
 

@@ -4,21 +4,11 @@ use axum::extract::{FromRequestParts, State};
 use http::header::AUTHORIZATION;
 use saggar_domain::VolumeId;
 use saggar_http::Refusal;
-use saggar_http::access::{Allowed, Change, Known};
+use saggar_http::access::Known;
 use saggar_http::extract::path_text;
 
 use super::words::unsupported;
 use crate::state::Shared;
-
-/// Snapshots and forks of a sandbox.
-pub(super) async fn of_sandbox(allowed: Allowed<Change>, State(server): State<Shared>) -> Result<(), Refusal> {
-    server.sandboxes.check_live(&allowed.permit).await?;
-    Err(unsupported("snapshots and forks are not supported yet", "pause and resume the sandbox instead"))
-}
-
-pub(super) async fn snapshots(_known: Known) -> Refusal {
-    unsupported("snapshots are not supported yet", "pause and resume sandboxes instead")
-}
 
 pub(super) async fn templates(_known: Known) -> Refusal {
     unsupported(

@@ -11,7 +11,7 @@ use http::StatusCode;
 use http::request::Parts;
 use saggar_api::{Code, Timestamp};
 use saggar_domain::template::TemplateId;
-use saggar_domain::{DraftLimits, Limits, TemplateName};
+use saggar_domain::{DraftLimits, Limits, SnapshotId, TemplateName};
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
 use saggar_http::extract::{JsonText, Query, path_text};
@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::create::TEMPLATE;
+use super::snapshots;
 use crate::metrics;
 use crate::state::Shared;
 
@@ -161,13 +162,17 @@ pub(super) async fn get(
     Ok(axum::Json(shown))
 }
 
-/// Removes every name of a template.
+/// Removes every name of a template; or a snapshot, which is one for these clients.
 pub(super) async fn remove(
     allowed: Allowed<Manage>,
+    of_snapshots: Allowed<snapshots::Manage>,
     State(server): State<Shared>,
     mut parts: Parts,
 ) -> Result<StatusCode, Refusal> {
     let name = path_name(&mut parts).await?;
+    if let Some(id) = SnapshotId::of_template(&name) {
+        return snapshots::remove(&of_snapshots, &server, &id).await;
+    }
     let family = family(&server, &allowed, &name).await?;
     for view in &family.views {
         if view.is_public {

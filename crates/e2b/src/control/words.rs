@@ -34,7 +34,7 @@ fn said(problem: &Problem) -> Response {
     response
 }
 
-fn status(problem: &Problem) -> StatusCode {
+pub(super) fn status(problem: &Problem) -> StatusCode {
     match problem.code {
         // In E2B's API an ended sandbox is not found.
         Code::SandboxEnded => StatusCode::NOT_FOUND,

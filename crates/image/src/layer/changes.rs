@@ -4,7 +4,7 @@
 //! it is followed: every name is opened in its directory, without links, and the depth, the number of entries and the size are bounded.
 //!
 //! Left out: what the runtime itself put there (`/dev`, `/proc`, `/sys`, the files by which names are resolved, certificates of a managed
-//! network), device nodes, sockets, and marks of the overlay itself. A directory that is as it was below is written only if
+//! network; what is the host's, if the root is the host's), device nodes, sockets, and marks of the overlay itself. A directory that is as it was below is written only if
 //! something in it is.
 
 use std::collections::HashMap;
@@ -15,7 +15,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 use saggar_domain::Problem;
-use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bundle};
+use saggar_domain::template::BuiltInRoot;
+use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bundle, paths_of_the_host};
 
 use super::bundle::{AUTHORITY_MAX, BUNDLE_MAX, certificate, without};
 use super::content::{self, GoOn};
@@ -44,12 +45,13 @@ const PERMISSIONS: u32 = 0o7777;
 /// Writes the changes. `false`: there are none.
 pub(super) fn write(
     changes: &RootChanges,
+    root: Option<BuiltInRoot>,
     below: &View,
     writer: &mut Writer,
     budget: &mut Budget,
     go_on: GoOn<'_>,
 ) -> Result<bool, Problem> {
-    let withheld = Withheld::new(below)?;
+    let withheld = Withheld::new(root, below)?;
     let linked = HashMap::new();
     let mut walk = Walk { changes, below, withheld, writer, budget, go_on, linked, is_changed: false };
     let top = openat2(&changes.upper, ".", DIRECTORY, Mode::empty(), RESOLVE).map_err(unreadable)?;
@@ -316,7 +318,7 @@ struct Withheld {
 }
 
 impl Withheld {
-    fn new(below: &View) -> Result<Self, Problem> {
+    fn new(root: Option<BuiltInRoot>, below: &View) -> Result<Self, Problem> {
         let place = |path: &str| -> Result<Vec<u8>, Problem> {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             match below.resolve(above.as_bytes(), Beyond::Stays) {
@@ -329,6 +331,10 @@ impl Withheld {
         let authorities = [TRUST_OWN, TRUST_ADDED].map(place).into_iter().collect::<Result<Vec<_>, _>>()?;
         let mut files = NAME_FILES.iter().map(|path| path.as_bytes()[1..].to_vec()).collect::<Vec<_>>();
         files.extend(authorities.clone());
+        files.extend(match root {
+            Some(BuiltInRoot::Host) => paths_of_the_host().into_iter().map(String::into_bytes).collect(),
+            None => Vec::new(),
+        });
         Ok(Self { files, authorities, bundle: place(TRUST_BUNDLE)? })
     }
 

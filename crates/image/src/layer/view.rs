@@ -232,7 +232,7 @@ fn is_there(layer: &OwnedFd, path: &[u8]) -> bool {
     openat2(layer, path, LOOK, Mode::empty(), RESOLVE).is_ok()
 }
 
-pub(super) fn is_opaque(directory: impl AsFd) -> bool {
+pub(crate) fn is_opaque(directory: impl AsFd) -> bool {
     let mut value = [0; 8];
     fgetxattr(directory, OPAQUE, &mut value).is_ok_and(|length| value.get(..length) == Some(b"y"))
 }

@@ -1,9 +1,9 @@
 //! Writes one layer of a build below an empty directory, and computes its digest.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use saggar_domain::Problem;
-use saggar_domain::template::{Amount, LayerId, LayerRecord};
+use saggar_domain::template::{Amount, BuiltInRoot, LayerId, LayerRecord};
 use saggar_sandbox::RootChanges;
 
 use super::below::Below;
@@ -12,7 +12,7 @@ use super::copy::{Placement, Selection, make_directory};
 use super::tree_digest::{Contents, TreeDigest};
 use super::view::View;
 use super::writer::{HOSTILE, Writer};
-use super::{Ownership, changes};
+use super::{Ownership, changes, merge};
 use crate::failure::storage;
 use crate::limits::Budget;
 
@@ -21,8 +21,10 @@ const FORM: &str = "saggar.built-layer/v1";
 
 /// What a layer is made of.
 pub(crate) enum Content<'a> {
-    /// What a sandbox changed.
-    Changes(&'a RootChanges),
+    /// What a sandbox changed in a root that is built in or, without one, in its image.
+    Changes(&'a RootChanges, Option<BuiltInRoot>),
+    /// Several layers, the topmost first.
+    Merged(&'a [BorrowedFd<'a>]),
     Copies {
         from: &'a View,
         selection: &'a Selection,
@@ -39,33 +41,52 @@ pub(crate) enum Written {
     Nothing,
 }
 
+/// A layer whose files are there, without their times and its digest.
+pub(crate) struct Copied {
+    writer: Writer,
+    ownership: Ownership,
+    is_changed: bool,
+}
+
 /// On an error the directory holds a part of it.
-pub(crate) fn write(
+pub(crate) fn copy(
     content: &Content<'_>,
     below: &View,
     tree: OwnedFd,
     budget: &mut Budget,
     go_on: GoOn<'_>,
-) -> Result<Written, Problem> {
+) -> Result<Copied, Problem> {
     let ownership = Ownership::here();
     let mut writer = Writer::new(tree, Below::default(), ownership)?;
     let is_changed = match content {
-        Content::Changes(changes) => changes::write(changes, below, &mut writer, budget, go_on).map_err(of_a_step)?,
+        Content::Changes(changes, root) => {
+            changes::write(changes, *root, below, &mut writer, budget, go_on).map_err(of_a_step)?
+        }
+        Content::Merged(layers) => merge::write(layers, &mut writer, budget, go_on).map(|()| true)?,
         Content::Copies { from, selection, placement } => {
             selection.write(from, below, placement, &mut writer, budget, go_on).map_err(of_a_step)?;
             true
         }
         Content::Directory(path) => make_directory(below, path, &mut writer, budget).map_err(of_a_step)?,
     };
-    if !is_changed {
-        return Ok(Written::Nothing);
+    Ok(Copied { writer, ownership, is_changed })
+}
+
+impl Copied {
+    /// Needs nothing but the directory: what was copied may change now.
+    pub(crate) fn finish(mut self) -> Result<Written, Problem> {
+        if !self.is_changed {
+            return Ok(Written::Nothing);
+        }
+        self.writer.finish()?;
+        let ownership = self.ownership;
+        let found = TreeDigest::of(self.writer.root(), Contents::Known(&self.writer.contents), ownership)
+            .map_err(|error| storage("a layer can't be read back", error))?;
+        let id = LayerId::of(format!("{FORM}\n{}\n{}", ownership.record(), found.digest).as_bytes());
+        let amount = Amount { entries: found.entries, bytes: found.bytes };
+        let dropped = self.writer.dropped;
+        Ok(Written::Layer(LayerRecord::new(id, ownership.record(), found.digest, amount, amount, dropped)))
     }
-    writer.finish()?;
-    let found = TreeDigest::of(writer.root(), Contents::Known(&writer.contents), ownership)
-        .map_err(|error| storage("a layer can't be read back", error))?;
-    let id = LayerId::of(format!("{FORM}\n{}\n{}", ownership.record(), found.digest).as_bytes());
-    let amount = Amount { entries: found.entries, bytes: found.bytes };
-    Ok(Written::Layer(LayerRecord::new(id, ownership.record(), found.digest, amount, amount, writer.dropped)))
 }
 
 /// The writer's advice is about images of strangers. What it writes here comes from a step of the user's own.

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use rustix::fs::{RenameFlags, fsync, renameat_with, syncfs};
 use rustix::io::Errno;
-use saggar_domain::template::{Dropped, LayerEntry, LayerId, Manifest, TemplateId};
+use saggar_domain::template::{BuiltInRoot, Dropped, LayerEntry, LayerId, Manifest, TemplateId};
 use saggar_domain::{Problem, TemplateName, Timestamp};
 use saggar_sandbox::{HeldTemplate, RootChanges};
 
@@ -16,13 +16,13 @@ use super::commit::Import;
 use super::staging::{random_name, remove_tree};
 use super::{Store, made};
 use crate::failure::storage;
-use crate::layer::{Content, GoOn, Ignored, Placement, Selection, View, Written, write};
+use crate::layer::{Content, Copied, GoOn, Ignored, Placement, Selection, View, Written, copy};
 use crate::limits::{Budget, Limits};
 use saggar_sandbox::fail_point::pass;
 
 /// A build in progress. What it has written and nothing leads to is removed by a later collection.
 pub struct Build<'a> {
-    store: &'a Store,
+    pub(super) store: &'a Store,
     import: Import<'a>,
     budget: Budget,
 }
@@ -51,7 +51,7 @@ impl Store {
     }
 }
 
-impl Build<'_> {
+impl<'a> Build<'a> {
     pub fn store(&self) -> &Store {
         self.store
     }
@@ -75,7 +75,7 @@ impl Build<'_> {
 
     /// A layer with what a sandbox changed; `None` if that is nothing.
     pub fn changes(&mut self, changes: &RootChanges, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
-        self.layer(&Content::Changes(changes), below, go_on)
+        self.layer(&Content::Changes(changes, None), below, go_on)
     }
 
     /// A layer with copies.
@@ -113,10 +113,44 @@ impl Build<'_> {
     }
 
     fn layer(&mut self, content: &Content<'_>, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
+        self.layer_in_two(below, go_on, Durability::Power, |copying| copying.copy(content), || Ok(()))
+    }
+
+    /// The same for a sandbox that is not dead but stands still: only while `read` copies its changes.
+    pub(super) fn changes_of_held(
+        &mut self,
+        root: Option<BuiltInRoot>,
+        below: &View,
+        go_on: GoOn<'_>,
+        durability: Durability,
+        stop: &mut dyn FnMut() -> Result<RootChanges, Problem>,
+        resume: &mut dyn FnMut() -> Result<(), Problem>,
+    ) -> Result<Option<Made>, Problem> {
+        let read = |copying: &mut Copying<'_>| {
+            let changes = stop()?;
+            pass("snapshot/still");
+            copying.copy(&Content::Changes(&changes, root))
+        };
+        self.layer_in_two(below, go_on, durability, read, resume)
+    }
+
+    /// A layer is copied, and then completed: what it was copied from isn't needed for that.
+    pub(super) fn layer_in_two(
+        &mut self,
+        below: &View,
+        go_on: GoOn<'_>,
+        durability: Durability,
+        read: impl FnOnce(&mut Copying<'_>) -> Result<Copied, Problem>,
+        mut between: impl FnMut() -> Result<(), Problem>,
+    ) -> Result<Option<Made>, Problem> {
         let fail = |errno: Errno| storage("a layer can't be written", errno);
         let staged = random_name().map_err(fail)?;
         let place = self.import.stage(&staged)?;
-        let outcome = self.fill(&place, content, below, go_on);
+        let tree =
+            made(place.as_fd(), Path::new("tree")).map_err(|errno| storage("a layer can't be written", errno))?;
+        let mut copying = Copying { below, tree: Some(tree), budget: &mut self.budget, go_on };
+        let copied = read(&mut copying).and_then(|copied| between().map(|()| copied));
+        let outcome = copied.and_then(Copied::finish);
         let Ok(Written::Layer(record)) = outcome else {
             // The error is the one to report; what is left is removed with everything else that is staged.
             let _ = remove_tree(self.import.staged(), &staged);
@@ -124,13 +158,21 @@ impl Build<'_> {
         };
         pass("build/written");
         let document = serde_json::to_vec(&record).expect("our own types have only text keys");
-        super::commit::write_new(place.as_fd(), "layer.json", &document)
-            .map_err(|error| storage("a layer can't be written", error))?;
-        syncfs(&place).map_err(fail)?;
+        match durability {
+            Durability::Power => {
+                super::commit::write_new(place.as_fd(), "layer.json", &document)
+                    .map_err(|error| storage("a layer can't be written", error))?;
+                syncfs(&place).map_err(fail)?;
+            }
+            Durability::Boot => super::commit::write_unsynced(place.as_fd(), "layer.json", &document)
+                .map_err(|error| storage("a layer can't be written", error))?,
+        }
         pass("build/synced");
         let hex = record.id.hex();
         match renameat_with(self.import.staged(), staged.as_str(), &self.store.layers, hex, RenameFlags::NOREPLACE) {
-            Ok(()) => fsync(&self.store.layers).map_err(fail)?,
+            Ok(()) => self.sync_layers(durability)?,
+            // One of this name was made from the same files. Reading it again would take longer than making it.
+            Err(Errno::EXIST | Errno::NOTEMPTY) if durability == Durability::Boot => {}
             Err(Errno::EXIST | Errno::NOTEMPTY) if self.store.sound_layer(&record.id).is_err() => {
                 self.import.replace(&staged, &record.id)?;
                 fsync(&self.store.layers).map_err(fail)?;
@@ -144,15 +186,52 @@ impl Build<'_> {
         Ok(Some(Made { layer, dropped: record.dropped }))
     }
 
-    fn fill(
-        &mut self,
-        place: &OwnedFd,
-        content: &Content<'_>,
-        below: &View,
-        go_on: GoOn<'_>,
-    ) -> Result<Written, Problem> {
-        let tree =
-            made(place.as_fd(), Path::new("tree")).map_err(|errno| storage("a layer can't be written", errno))?;
-        write(content, below, tree, &mut self.budget, go_on)
+    fn sync_layers(&self, durability: Durability) -> Result<(), Problem> {
+        match durability {
+            Durability::Power => fsync(&self.store.layers).map_err(|errno| storage("a layer can't be written", errno)),
+            Durability::Boot => Ok(()),
+        }
+    }
+
+    pub(super) fn stage(&self, name: &str) -> Result<OwnedFd, Problem> {
+        self.import.stage(name)
+    }
+
+    pub(super) fn staged(&self) -> &OwnedFd {
+        self.import.staged()
+    }
+
+    /// The files of a layer of the store.
+    pub(super) fn tree(&self, id: &LayerId) -> Result<OwnedFd, Problem> {
+        self.import.tree(id, false)
+    }
+
+    pub(super) fn into_import(self) -> Import<'a> {
+        self.import
+    }
+}
+
+/// What a new layer survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// A loss of power.
+    Power,
+    /// The end of any process, for something that no boot of the host outlives.
+    Boot,
+}
+
+/// A layer that is about to be copied.
+pub(super) struct Copying<'a> {
+    below: &'a View,
+    /// Taken once.
+    tree: Option<OwnedFd>,
+    budget: &'a mut Budget,
+    go_on: GoOn<'a>,
+}
+
+impl Copying<'_> {
+    pub(super) fn copy(&mut self, content: &Content<'_>) -> Result<Copied, Problem> {
+        let tree = self.tree.take().ok_or_else(|| storage("a layer can't be written", Errno::ALREADY))?;
+        copy(content, self.below, tree, self.budget, self.go_on)
     }
 }

@@ -91,6 +91,7 @@ impl Store {
             collected.layers += 1;
         }
         collected.interrupted += self.tidy_names()?;
+        collected.interrupted += self.tidy_snapshots()?;
         let is_any_used = self.is_any_used()?;
         for name in listed(&self.staging)? {
             if is_any_used && name.starts_with(REPLACED) {

@@ -15,6 +15,7 @@ use saggar_domain::template::{
 };
 use saggar_domain::{Problem, TemplateName, Timestamp};
 
+use super::build::Durability;
 use super::staging::{Staging, random_name};
 use super::{DIRECTORY, Lock, Store, made};
 use crate::failure::storage;
@@ -187,6 +188,23 @@ impl Import<'_> {
         }
         fsync(&store.layers).map_err(fail)?;
         pass("import/layers");
+        self.commit_by(Durability::Power, manifest, name, now)
+    }
+
+    /// The same for layers that are in the store already.
+    pub(super) fn commit_by(
+        self,
+        durability: Durability,
+        manifest: &Manifest,
+        name: &TemplateName,
+        now: Timestamp,
+    ) -> Result<Option<TemplateId>, Problem> {
+        let fail = |errno: Errno| storage("the import can't be completed", errno);
+        let write = |directory: &OwnedFd, file: &str, content: &[u8]| {
+            replace_by(durability, directory, file, content)
+                .map_err(|error| storage("the import can't be completed", error))
+        };
+        let store = self.store;
         let _names = store.locked(Lock::Names, FlockOperation::LockExclusive)?;
         let id = manifest.id();
         let file = format!("{}.json", id.hex());
@@ -199,16 +217,17 @@ impl Import<'_> {
                     "end the sandboxes that use the template, then import it again",
                 ));
             }
-            replace(&store.manifests, &file, manifest.document().as_bytes())
-                .map_err(|error| storage("the import can't be completed", error))?;
+            write(&store.manifests, &file, manifest.document().as_bytes())?;
         }
         pass("import/manifest");
         // A name that can't be read is replaced like any other.
         let before = store.templates.name(name).ok().flatten().map(|record| record.template);
         let directory = made(store.names.as_fd(), Path::new(name.name())).map_err(fail)?;
-        fsync(&store.names).map_err(fail)?;
+        if durability == Durability::Power {
+            fsync(&store.names).map_err(fail)?;
+        }
         let record = serde_json::to_vec(&NameRecord::new(id.clone(), now)).expect("our own types have only text keys");
-        replace(&directory, name.tag(), &record).map_err(|error| storage("the import can't be completed", error))?;
+        write(&directory, name.tag(), &record)?;
         pass("import/named");
         Ok(before.filter(|before| *before != id))
     }
@@ -243,15 +262,31 @@ fn proof(id: &LayerId, content: &LayerId, blob: &ContentDigest) -> String {
 
 /// Writes a file in one step, durably.
 pub(super) fn replace(directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<()> {
+    replace_by(Durability::Power, directory, name, content)
+}
+
+fn replace_by(durability: Durability, directory: &OwnedFd, name: &str, content: &[u8]) -> std::io::Result<()> {
     let beside = format!(".{}", random_name()?);
-    let written = write_new(directory.as_fd(), &beside, content)
-        .and_then(|()| renameat(directory, beside.as_str(), directory, name).map_err(Into::into));
+    let written = match durability {
+        Durability::Power => write_new(directory.as_fd(), &beside, content),
+        Durability::Boot => write_unsynced(directory.as_fd(), &beside, content),
+    };
+    let written = written.and_then(|()| renameat(directory, beside.as_str(), directory, name).map_err(Into::into));
     if written.is_err() {
         // The first error is the one to report; the next collection removes the rest.
         let _ = unlinkat(directory, beside.as_str(), AtFlags::empty());
     }
     written?;
-    fsync(directory).map_err(Into::into)
+    match durability {
+        Durability::Power => fsync(directory).map_err(Into::into),
+        Durability::Boot => Ok(()),
+    }
+}
+
+/// The same as [`write_new`], without waiting for the disk.
+pub(super) fn write_unsynced(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> std::io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    File::from(openat(directory, name, flags, Mode::from_raw_mode(0o600))?).write_all(content)
 }
 
 pub(super) fn write_new(directory: BorrowedFd<'_>, name: &str, content: &[u8]) -> std::io::Result<()> {

@@ -9,6 +9,7 @@ use saggar_domain::template::{NameRecord, TemplateId};
 use saggar_domain::{Code, Problem, TemplateName, Timestamp};
 
 use super::commit::replace;
+use super::snapshot::is_reserved;
 use super::{Lock, Store, made};
 use crate::failure::storage;
 use saggar_sandbox::fail_point::pass;
@@ -59,6 +60,13 @@ pub fn check_free(name: &TemplateName) -> Result<(), Problem> {
             Code::InvalidValue,
             format!("the name {:?} is taken by a template that is built in", name.as_str()),
             "choose another name",
+        ));
+    }
+    if is_reserved(name) {
+        return Err(Problem::new(
+            Code::InvalidValue,
+            format!("the name {:?} looks like a snapshot's id", name.as_str()),
+            "choose a name that doesn't begin with `snap_`",
         ));
     }
     Ok(())

@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, symlinkat, unlinkat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -71,7 +71,7 @@ impl Root {
         let view = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?;
         move_mount(view.as_fd(), "", rustix::fs::CWD, STAGE, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         if fate == Fate::HandedOver {
-            *self.layer.borrow_mut() = Some(changes);
+            *self.changes.borrow_mut() = Some(changes);
         }
         self.view.set(view).map_err(|_| Errno::ALREADY)
     }
@@ -155,6 +155,17 @@ impl Root {
             Err(errno) => return Err(errno),
         }
         write_new(directory.as_fd(), name, bytes)
+    }
+
+    /// The same for a link.
+    pub(super) fn replace_with_link(&self, path: &str, target: &str) -> Result<(), Errno> {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let directory = self.find_or_make(parent, PARENT_MODE, 0)?;
+        match unlinkat(&directory, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno),
+        }
+        symlinkat(target, &directory, name)
     }
 
     pub(super) fn open_in_storage(&self, path: &str) -> Result<OwnedFd, Errno> {

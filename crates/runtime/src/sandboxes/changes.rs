@@ -145,7 +145,7 @@ impl Sandboxes {
         self.described(&live, Op::Describe).await
     }
 
-    pub(super) async fn described(&self, live: &Live, op: Op) -> Result<Description, Fault> {
+    pub(crate) async fn described(&self, live: &Live, op: Op) -> Result<Description, Fault> {
         let fault = |error| Fault::from_control(error, &live.id);
         match Connection::question(&live.socket, op).await.map_err(fault) {
             Ok(Reply::Described(description)) if description.state == SandboxState::Ending => {
@@ -158,12 +158,12 @@ impl Sandboxes {
         }
     }
 
-    pub(super) async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
+    pub(crate) async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
         permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
         self.live(permit.project(), permit.sandbox()?).await
     }
 
-    pub(super) async fn row_of(&self, project: &ProjectId, id: &SandboxId) -> Result<Sandbox, Fault> {
+    pub(crate) async fn row_of(&self, project: &ProjectId, id: &SandboxId) -> Result<Sandbox, Fault> {
         self.store().sandbox(project.clone(), id.clone()).await?.ok_or_else(|| Fault::no_sandbox(id))
     }
 }

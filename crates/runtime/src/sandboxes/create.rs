@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use saggar_domain::{
     Code, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts,
-    SandboxId, Spec, Timestamp, User, WorkspaceName,
+    SandboxId, SnapshotId, Spec, Timestamp, User, WorkspaceName,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
@@ -65,7 +65,17 @@ impl Sandboxes {
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
         let new = self.with_workspace(self.within_maxima(new)?)?;
-        let (this, project) = (self.clone(), permit.project().clone());
+        self.create_in(permit.project().clone(), new, idempotency).await
+    }
+
+    /// The same for a request that may name things of the host, because one that was checked did.
+    pub(crate) async fn create_in(
+        &self,
+        project: ProjectId,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Created, Fault> {
+        let this = self.clone();
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
             let mut plan = Plan::make(&this, &project, &new)?;
@@ -453,7 +463,9 @@ impl Plan {
         let ordinary = Spec::resolve(kind.spec()).map_err(Fault::Refused)?;
         // The environment, the rules and secrets are given to one that is ready as to any other.
         let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
-        let pool = (Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
+        // Nobody knows whether a second sandbox is ever made from the same snapshot.
+        let is_snapshot = SnapshotId::of_template(&new.spec.template_name()).is_some();
+        let pool = (!is_snapshot && Spec { env, egress, secrets, ..spec } == ordinary).then_some(kind);
         let terms = new.terms.check(sandboxes.ttl_max())?;
         sandboxes.check_storage(&new.spec)?;
         sandboxes.check_volumes(project, &new.spec)?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
-use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, TemplateName, User};
+use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, SnapshotId, TemplateName, User};
 use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
@@ -23,7 +23,11 @@ pub(crate) struct Live {
     pub(crate) wake: RwLock<Option<Terms>>,
     /// The default user of programs.
     pub(crate) user: User,
-    pub(crate) template: TemplateName,
+    template: RwLock<TemplateName>,
+    /// Locked while a snapshot of it is taken.
+    pub(crate) snapshotting: tokio::sync::Mutex<()>,
+    /// The snapshot that its files were last the same as, once it is known.
+    latest_snapshot: Mutex<Option<SnapshotId>>,
     /// Ports that need no token.
     public_ports: RwLock<PublicPorts>,
     /// Ports that can be reached, and how.
@@ -68,7 +72,9 @@ impl Live {
             socket,
             wake: RwLock::new(wake),
             user,
-            template,
+            template: RwLock::new(template),
+            snapshotting: tokio::sync::Mutex::new(()),
+            latest_snapshot: Mutex::new(None),
             public_ports,
             ingress: RwLock::new(ingress),
             ruling: tokio::sync::Mutex::new(()),
@@ -84,6 +90,23 @@ impl Live {
     /// Nothing of it is left: frees its slot.
     pub(crate) fn free_slot(&self) {
         self.slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    }
+
+    /// What it was started from.
+    pub(crate) fn template(&self) -> TemplateName {
+        self.template.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_template(&self, template: TemplateName) {
+        *self.template.write().unwrap_or_else(std::sync::PoisonError::into_inner) = template;
+    }
+
+    pub(crate) fn latest_snapshot(&self) -> Option<SnapshotId> {
+        self.latest_snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_latest_snapshot(&self, id: SnapshotId) {
+        *self.latest_snapshot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(id);
     }
 
     /// The lifetime after a resume by traffic.

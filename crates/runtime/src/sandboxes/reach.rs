@@ -61,7 +61,7 @@ impl Sandboxes {
     /// The template that a sandbox was made from. For a sandbox that is gone it doesn't matter.
     pub fn template_of(&self, permit: &Permit) -> TemplateName {
         let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
-        live.filter(|live| live.project == *permit.project()).map(|live| live.template.clone()).unwrap_or_default()
+        live.filter(|live| live.project == *permit.project()).map(|live| live.template()).unwrap_or_default()
     }
 
     /// Fails unless the permit's sandbox is live and belongs to its project.

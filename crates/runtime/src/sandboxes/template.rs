@@ -4,12 +4,12 @@
 //! A project learns nothing about the templates of others: a name that it can't use doesn't exist.
 
 use saggar_domain::template::NameRecord;
-use saggar_domain::{Code, Draft, Limits, Problem, ProjectId, SandboxId, Storage, Template, TemplateName};
+use saggar_domain::{Code, Draft, Limits, Problem, ProjectId, SandboxId, SnapshotId, Storage, Template, TemplateName};
 use saggar_image::{SteadyNames, Store};
 use saggar_sandbox::{LOCAL_PROJECT, Templates};
 
-use super::Sandboxes;
 use super::pool::StoredTemplate;
+use super::{Sandboxes, now};
 use crate::fault::Fault;
 
 impl Sandboxes {
@@ -49,6 +49,9 @@ impl Sandboxes {
             };
             Ok::<Option<StoredTemplate>, Fault>(found.map(stored))
         };
+        if SnapshotId::of_template(&name).is_some() {
+            return self.startable_snapshot(project, &name, stored(project.as_str())?).map(Some);
+        }
         if let Some(own) = stored(project.as_str())? {
             return Ok(Some(own));
         }
@@ -59,12 +62,32 @@ impl Sandboxes {
         }
     }
 
+    /// A snapshot whose time is over is none, though it may still be there.
+    fn startable_snapshot(
+        &self,
+        project: &ProjectId,
+        name: &TemplateName,
+        stored: Option<StoredTemplate>,
+    ) -> Result<StoredTemplate, Fault> {
+        let record = match SnapshotId::of_template(name) {
+            Some(id) => self.template_store(project)?.snapshot(&id).map_err(Fault::Refused)?,
+            None => None,
+        };
+        let is_there = record.is_some_and(|record| record.facts.expires_at.is_none_or(|end| now() < end));
+        stored.filter(|_| is_there).ok_or_else(|| missing(name))
+    }
+
     /// Whether a live sandbox of the project was made from what this name meant.
     pub(crate) fn is_template_live(&self, project: &ProjectId, name: &TemplateName) -> bool {
+        !self.live_from(project, name).is_empty()
+    }
+
+    /// The live sandboxes of the project that were made from what this name meant.
+    pub(crate) fn live_from(&self, project: &ProjectId, name: &TemplateName) -> Vec<SandboxId> {
         let is_from = |id: &SandboxId| {
-            self.inner.register.get(id).is_some_and(|live| live.project == *project && live.template == *name)
+            self.inner.register.get(id).is_some_and(|live| live.project == *project && live.template() == *name)
         };
-        self.inner.register.ids().iter().any(is_from)
+        self.inner.register.ids().into_iter().filter(is_from).collect()
     }
 
     /// Ends the ready sandboxes of templates that their names no longer lead to.

@@ -48,6 +48,7 @@ impl Upkeep {
             }
             sandboxes.end_long_paused().await;
             sandboxes.confirm_networks().await;
+            sandboxes.sweep_snapshots().await;
             sandboxes.collect_all_templates().await;
         }));
         tasks.spawn(every(SWEEP_EVERY, sandboxes.clone(), stop.subscribe(), async |sandboxes: &Sandboxes| {

@@ -107,6 +107,8 @@ impl Sandboxes {
             EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
             // The new egress process has none of its secrets.
             EventBody::NetworkRestored => self.rebind(&live.id).await,
+            // A request records it too, unless its process died.
+            EventBody::BeganAgain { template } => self.began_again(live, template).await?,
             EventBody::Started { .. }
             | EventBody::Claimed
             | EventBody::ExecStarted { .. }

@@ -124,7 +124,7 @@ impl Connection {
     /// Sends one request and returns its response.
     pub(crate) async fn question(socket: &Path, op: Op) -> Result<Reply, ControlError> {
         let patience = match &op {
-            Op::Kill => KILL_TIMEOUT,
+            Op::Kill | Op::BeginAgain { .. } => KILL_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
         Self::ask(socket, op).await?.answer_within(patience).await

@@ -77,7 +77,7 @@ impl Jobs {
         Ok(job)
     }
 
-    pub(super) fn note_leftovers(&self, project: ProjectId) {
+    pub(crate) fn note_leftovers(&self, project: ProjectId) {
         self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).insert(project);
     }
 
@@ -301,7 +301,7 @@ impl Sandboxes {
         .await
     }
 
-    fn projects_with_templates(&self) -> Vec<ProjectId> {
+    pub(crate) fn projects_with_templates(&self) -> Vec<ProjectId> {
         let Ok(entries) = std::fs::read_dir(self.settings().data_directory.join("templates")) else {
             return Vec::new();
         };

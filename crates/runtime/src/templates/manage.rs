@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use saggar_domain::template::{LayerRecord, Manifest, TemplateId};
-use saggar_domain::{Problem, ProjectId, TemplateName, Timestamp};
+use saggar_domain::{Problem, ProjectId, SnapshotId, TemplateName, Timestamp};
 use saggar_image::{Rest, Store};
 use saggar_sandbox::{LOCAL_PROJECT, Templates};
 
@@ -171,6 +171,8 @@ impl Sandboxes {
             .names()
             .map_err(Fault::Refused)?
             .into_iter()
+            // Snapshots have a list of their own.
+            .filter(|(name, _)| SnapshotId::of_template(name).is_none())
             .map(|(name, record)| view(&own, name, record.template, record.set_at, false))
             .collect();
         let operators = Templates::new(data, LOCAL_PROJECT);
@@ -212,7 +214,7 @@ fn no_template(name: &TemplateName) -> Fault {
 }
 
 /// Does what waits for the disk on another thread.
-pub(super) async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     what: &'static str,
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {

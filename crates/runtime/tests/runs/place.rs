@@ -171,6 +171,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         template_jobs_per_project: 2,
         disk_storage_max: None,
         workspaces: Default::default(),
+        snapshots: saggar_runtime::SnapshotLimits { count_max: 0, bytes_max: saggar_domain::ByteSize::from_bytes(0) },
         volumes: saggar_runtime::VolumeLimits {
             count_max: 0,
             bytes_max: None,

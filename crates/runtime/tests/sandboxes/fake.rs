@@ -347,6 +347,10 @@ impl Host {
             | Op::Signal { .. }
             | Op::Resize { .. }
             | Op::Open { .. }
+            | Op::KeepStill
+            | Op::BeginAgain { .. }
+            | Op::Environment
+            | Op::GoOn
             | Op::Usage => {
                 let problem = Problem::new(Code::UnsupportedCapability, "nothing runs in here", "ask a real one");
                 wire.write(&Reply::Error(problem)).await;

@@ -113,6 +113,10 @@ impl Server {
             template_jobs_per_project: 2,
             disk_storage_max: None,
             workspaces: Default::default(),
+            snapshots: saggar_runtime::SnapshotLimits {
+                count_max: 0,
+                bytes_max: saggar_domain::ByteSize::from_bytes(0),
+            },
             volumes: saggar_runtime::VolumeLimits {
                 count_max: 0,
                 bytes_max: None,

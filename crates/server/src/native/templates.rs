@@ -90,12 +90,15 @@ pub(crate) async fn remove(
     PathId(name): PathId<TemplateName>,
 ) -> Result<axum::Json<RemovedTemplate>, Refusal> {
     let removed = server.sandboxes.remove_template(&allowed.permit, &name).await?;
-    let template = match removed.rest {
+    Ok(axum::Json(RemovedTemplate { name, id: removed.id, template: rest(removed.rest) }))
+}
+
+pub(super) fn rest(rest: saggar_runtime::TemplateRest) -> TemplateRest {
+    match rest {
         saggar_runtime::TemplateRest::Named => TemplateRest::Named,
         saggar_runtime::TemplateRest::InUse => TemplateRest::InUse,
         saggar_runtime::TemplateRest::Gone => TemplateRest::Gone,
-    };
-    Ok(axum::Json(RemovedTemplate { name, id: removed.id, template }))
+    }
 }
 
 fn shown(view: TemplateView) -> Template {

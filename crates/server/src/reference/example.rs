@@ -71,6 +71,33 @@ proxied"#,
     run("getNetwork", r#"curl -sf -H "$auth" $api/sandboxes/$proxied/network"#),
     run("readEvents", r#"curl -sf -H "$auth" "$api/sandboxes/$sandbox/events?limit=20""#),
     run("readLogs", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/logs"#),
+    run(
+        "takeSnapshot",
+        r#"snapshot=$(curl -sf -H "$auth" --json '{"labels": {"step": "1"}}' $api/sandboxes/$sandbox/snapshots | pick id)
+later=$(curl -sf -H "$auth" --json '{}' $api/sandboxes/$sandbox/snapshots | pick id)"#,
+    ),
+    run("listSnapshots", r#"curl -sf -H "$auth" "$api/snapshots?sandbox=$sandbox&label=step%3D1""#),
+    run(
+        "getSnapshot",
+        r#"$ curl -sf -H "$auth" $api/snapshots/$later | pick has_processes
+False"#,
+    ),
+    run(
+        "diffSnapshots",
+        r#"$ curl -sf -H "$auth" "$api/snapshots/$later/diff?from=$snapshot" | pick items
+[]"#,
+    ),
+    run(
+        "forkSandbox",
+        r#"$ curl -sf -H "$auth" --json '{"count": 2, "ttl": "1m"}' $api/sandboxes/$sandbox/fork | pick has_processes
+False"#,
+    ),
+    run(
+        "rollBackSandbox",
+        r#"$ curl -sf -H "$auth" --json "{\"snapshot\": \"$snapshot\"}" $api/sandboxes/$sandbox/rollback | pick state
+running"#,
+    ),
+    run("removeSnapshot", r#"curl -sf -H "$auth" -X DELETE $api/snapshots/$later"#),
     run("getMetrics", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/metrics"#),
     run(
         "endSandbox",

@@ -1,8 +1,12 @@
 //! Replies of a sandbox's supervisor.
 
+use std::collections::BTreeMap;
+
 use saggar_domain::net::{EgressDraft, NetDecision};
+use saggar_domain::template::TemplateId;
 use saggar_domain::{
-    DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState, Usage,
+    DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState,
+    TemplateName, Usage,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +31,16 @@ pub enum Reply {
     Exited(Box<ExecDescription>),
     /// The stream's descriptor comes with this.
     Opened,
+    /// Every process of the sandbox stands still, and the directory of its changes comes with this.
+    Still(Box<Stillness>),
+    /// They may go on. Says whether they stood still without a break.
+    WentOn {
+        was_still: bool,
+    },
+    /// The variables that every program gets.
+    Environment {
+        env: BTreeMap<String, String>,
+    },
     /// Done, without further data.
     Done,
     /// The sandbox's usage.
@@ -41,6 +55,23 @@ pub enum Reply {
     Killed(Box<Final>),
     /// The request failed.
     Error(Problem),
+}
+
+/// What is known of the changes of a sandbox that stands still.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Stillness {
+    /// The first id of the sandbox's range outside; `None` if it has a single id.
+    pub base: Option<u32>,
+    /// Whether it was paused anyway.
+    pub was_paused: bool,
+}
+
+/// The stored template that a sandbox was started from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BasedOn {
+    pub id: TemplateId,
+    /// In whose store it is.
+    pub project: String,
 }
 
 /// A sandbox as its supervisor sees it.
@@ -78,6 +109,12 @@ pub struct Description {
     /// The rules in force; `None` unless its network mode is `proxied`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressDraft>,
+    /// The template that it was started from; `None` for one that is built in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub based_on: Option<BasedOn>,
+    /// Whether its changes can be handed out ([`super::Op::KeepStill`]).
+    #[serde(default)]
+    pub has_changes: bool,
 }
 
 /// The version of supervisors that don't report one.
@@ -214,6 +251,8 @@ pub enum EventBody {
     },
     /// Every process in it continues.
     Resumed,
+    /// All its programs were ended, and it began again with the files of a template.
+    BeganAgain { template: TemplateName },
     /// It is being ended.
     Ending { reason: EndReason },
     /// An event that this version doesn't know.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use saggar_domain::net::EgressDraft;
 use saggar_domain::{
-    Beginning, DeadlineAction, Draft, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TerminalSize, User,
+    Beginning, DeadlineAction, Draft, ExecId, ExecSpec, SandboxId, Signal, SignalScope, TemplateName, TerminalSize,
+    User,
 };
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,19 @@ pub enum Op {
     Touch,
     /// Freeze every process of the sandbox: `described`.
     Pause,
+    /// Keep every process of the sandbox still until this connection ends: `still`, with the directory of its changes attached.
+    KeepStill,
+    /// Tell the variables that every program gets: `environment`. They are stored nowhere, because they may contain secrets.
+    Environment,
+    /// Let them go on: `went_on`. Only on a connection that keeps them still.
+    GoOn,
+    /// End every program, and begin again with the files of a template: `described`, once the sandbox is usable. Its id, its owner's variables
+    /// and terms stay.
+    BeginAgain {
+        template: TemplateName,
+        /// Whose stored templates the name is looked up in.
+        template_project: String,
+    },
     /// Resume them: `described`.
     Resume {
         /// New terms from now on; `None` continues with the remaining time.

@@ -48,6 +48,10 @@ pub(crate) enum Role {
     Burying { exec: u32 },
     /// Waits until new network rules are in force.
     Ruling,
+    /// Waits until the sandbox was made again.
+    BeginningAgain,
+    /// Everything stands still while it lasts.
+    Stilling,
     /// It waits for the sandbox's end.
     Dying,
     /// Everything was queued for it; it closes once that is sent.

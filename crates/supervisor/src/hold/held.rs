@@ -96,7 +96,8 @@ impl Held {
 impl Hold {
     /// Delivers the last output and events, for a limited time.
     fn drain(&mut self) {
-        let is_unanswered = |other: &&mut Connection| matches!(other.role, Role::Starting { .. } | Role::Ruling);
+        let is_unanswered =
+            |other: &&mut Connection| matches!(other.role, Role::Starting { .. } | Role::Ruling | Role::BeginningAgain);
         for connection in self.connections.values_mut().filter(is_unanswered) {
             connection.say(&Reply::Error(too_late()));
             connection.role = Role::Leaving;

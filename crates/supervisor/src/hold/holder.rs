@@ -20,15 +20,14 @@ use saggar_domain::{Code, DeadlineAction, Denial, EndReason, NetworkMode, Proble
 use saggar_guest::{PROTOCOL, SignalScope, ToGuest};
 use saggar_jail::Signals;
 use saggar_jail::cgroup::Group;
-use saggar_jail::seccomp::Listener;
 
 use crate::channel::Channel;
-use crate::control::{CONTROL, Description, EventBody, Reply, Terms};
+use crate::control::{BasedOn, CONTROL, Description, EventBody, Reply, Terms};
 use crate::deadline::Action;
-use crate::egress::Network;
 use crate::unreached::Unreached;
 use crate::watch::{Refused, Watch};
 
+use super::again::{Inside, Outcome, WantedAgain};
 use super::ancestry;
 use super::connection::{Connection, Read, Role};
 use super::exec::Exec;
@@ -54,36 +53,29 @@ const REQUESTS_MAX: usize = 16 * 1024 * 1024;
 /// Bytes read from a connection at once.
 const READ_LEN: usize = 16 * 1024;
 /// How long a killed PID 1 may take to end before this is reported as a failure.
-const KILL_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const KILL_PATIENCE: Duration = Duration::from_secs(30);
 /// A refused call of the same kind is reported again after this long.
 const DENIAL_INTERVAL: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub struct Holding {
     pub sandbox_id: SandboxId,
-    /// The spec it enforces.
-    pub spec: Spec,
-    /// The hash of that spec.
-    pub policy_hash: String,
-    /// Default limits that this host can't enforce.
-    pub unenforced: Vec<String>,
-    /// PID 1 of the sandbox.
-    pub pid: Pid,
-    /// Refers to the same process, and is immune to pid reuse.
-    pub pidfd: OwnedFd,
-    /// Receives the filter's notifications about telling calls.
-    pub questions: Option<Listener>,
-    pub channel: Channel,
-    pub group: Option<Group>,
+    pub inside: Inside,
     /// The control socket; it must be non-blocking.
     pub listener: OwnedFd,
     /// Any of these ends the sandbox in an orderly way.
     pub signals: Signals,
-    /// The network of a proxied sandbox, which serves it already.
-    pub network: Option<Network>,
     pub terms: Terms,
     /// Whether it has no owner yet.
     pub is_pooled: bool,
+}
+
+/// The directory with everything that a sandbox changed in its root.
+#[derive(Debug)]
+pub struct Changes {
+    pub upper: OwnedFd,
+    /// The first id of the sandbox's range outside; `None` if it has a single id.
+    pub base: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -93,8 +85,8 @@ pub struct Hold {
     pub(super) policy_hash: String,
     pub(super) unenforced: Vec<String>,
     pub(super) pid: Pid,
-    pidfd: OwnedFd,
-    watch: Watch,
+    pub(super) pidfd: OwnedFd,
+    pub(super) watch: Watch,
     pub(super) channel: Channel,
     pub(super) group: Option<Group>,
     pub(super) listener: OwnedFd,
@@ -102,6 +94,10 @@ pub struct Hold {
     pub(super) lifetime: Lifetime,
     /// Since when it is frozen.
     pub(super) paused: Option<Moment>,
+    /// Since when it stands still for connections that read its changes.
+    pub(super) still: Option<Moment>,
+    pub(super) changes: Option<Changes>,
+    pub(super) based_on: Option<BasedOn>,
     /// Variables that its owner added to every exec's environment.
     pub(super) env: BTreeMap<String, String>,
     pub(super) execs: Execs,
@@ -121,7 +117,9 @@ pub struct Hold {
     pub(super) proxied: Option<Proxied>,
     pub(super) decisions_told: Window,
     pub(super) end: Option<EndReason>,
-    told: Vec<(Refused, Moment)>,
+    /// Whether it is to begin again, and from what.
+    pub(super) wanted_again: Option<WantedAgain>,
+    pub(super) told: Vec<(Refused, Moment)>,
     buffer: Vec<u8>,
 }
 
@@ -138,27 +136,31 @@ enum Source {
 impl Hold {
     pub fn new(holding: Holding) -> Self {
         let now = Moment::now();
-        let unreached = match holding.spec.network {
-            NetworkMode::None => Unreached::watch(holding.pid),
+        let inside = holding.inside;
+        let unreached = match inside.spec.network {
+            NetworkMode::None => Unreached::watch(inside.pid),
             NetworkMode::Proxied | NetworkMode::Host => None,
         };
         let mut happenings = Happenings::default();
-        happenings.add(wall_ms(), EventBody::Started { unenforced: holding.unenforced.clone() });
-        let memory_bytes = holding.spec.limits.memory.value.bytes();
+        happenings.add(wall_ms(), EventBody::Started { unenforced: inside.unenforced.clone() });
+        let memory_bytes = inside.spec.limits.memory.value.bytes();
         Self {
             sandbox_id: holding.sandbox_id,
-            spec: holding.spec,
-            policy_hash: holding.policy_hash,
-            unenforced: holding.unenforced,
-            pid: holding.pid,
-            pidfd: holding.pidfd,
-            watch: Watch::new(holding.questions, memory_bytes),
-            channel: holding.channel,
-            group: holding.group,
+            spec: inside.spec,
+            policy_hash: inside.policy_hash,
+            unenforced: inside.unenforced,
+            pid: inside.pid,
+            pidfd: inside.pidfd,
+            watch: Watch::new(inside.questions, memory_bytes),
+            channel: inside.channel,
+            group: inside.group,
             listener: holding.listener,
             signals: holding.signals,
             lifetime: Lifetime::new(holding.terms, !holding.is_pooled, now),
             paused: None,
+            still: None,
+            changes: inside.changes,
+            based_on: inside.based_on,
             env: BTreeMap::new(),
             execs: Execs::default(),
             connections: BTreeMap::new(),
@@ -170,22 +172,28 @@ impl Hold {
             memory_kills: 0,
             pids_refused: 0,
             unreached,
-            proxied: holding.network.map(Proxied::new),
+            proxied: inside.network.map(Proxied::new),
             decisions_told: Window::new(now),
             end: None,
+            wanted_again: None,
             told: Vec::new(),
             buffer: vec![0; READ_LEN],
         }
     }
 
-    /// Returns once it is dead.
-    pub fn run(mut self) -> Held {
+    /// Returns once it is dead: for good, or to begin again.
+    pub fn run(mut self) -> Outcome {
         let mut error = None;
         while self.end.is_none() {
             let now = Moment::now();
             self.tick(now);
             self.revisit(now);
             self.pump(now);
+            if self.end.is_none()
+                && let Some(wanted) = self.wanted_again.take()
+            {
+                return self.stop_to_begin_again(wanted);
+            }
             if self.end.is_some() || !self.revisit.is_empty() {
                 continue;
             }
@@ -207,7 +215,7 @@ impl Hold {
         self.tell(EventBody::Ending { reason });
         self.kill();
         let reaped = saggar_jail::reap(&self.pidfd, self.pid, KILL_PATIENCE).unwrap_or_default();
-        Held::new(self, reason, reaped, error)
+        Outcome::Ended(Box::new(Held::new(self, reason, reaped, error)))
     }
 
     pub fn describe(&self) -> Description {
@@ -235,14 +243,16 @@ impl Hold {
             last_event: self.happenings.last(),
             guest_protocol: PROTOCOL,
             egress: (self.spec.network == NetworkMode::Proxied).then(|| self.spec.egress.clone()),
+            based_on: self.based_on.clone(),
+            has_changes: self.changes.is_some(),
         }
     }
 
     /// Kills PID 1; the kernel then kills the whole pid namespace. Frozen processes are killed before they are thawed.
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         // It may be dead already.
         let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
-        if self.paused.is_some()
+        if (self.paused.is_some() || self.still.is_some())
             && let Some(group) = &self.group
         {
             // If this fails the processes don't die, and that is reported.
@@ -263,7 +273,8 @@ impl Hold {
             Some((due, DeadlineAction::Kill)) => self.expire(due),
         }
         self.tick_network(now);
-        if self.paused.is_some() {
+        self.tick_still(now);
+        if self.paused.is_some() || self.still.is_some() {
             return;
         }
         let mut asked = Vec::new();
@@ -300,14 +311,16 @@ impl Hold {
             | Role::Hearing { .. }
             | Role::Burying { .. }
             | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
             | Role::Dying => None,
         });
         let lifetime = self.lifetime.next(self.is_busy());
         let running = self.execs.iter().filter_map(|exec| exec.next()).chain([self.samples.next()]);
-        let running = running.filter(|_| self.paused.is_none());
+        let running = running.filter(|_| self.paused.is_none() && self.still.is_none());
         let settling = self.proxied.as_ref().and_then(Proxied::next);
         let flood = self.decisions_told.next();
-        lifetime.into_iter().chain(running).chain(patience).chain(settling).chain(flood).min()
+        lifetime.into_iter().chain(self.still_until()).chain(running).chain(patience).chain(settling).chain(flood).min()
     }
 
     fn wait(&self, now: Moment) -> rustix::io::Result<Vec<Source>> {
@@ -358,7 +371,13 @@ impl Hold {
         match &connection.role {
             Role::Asking => !connection.has_unsent(),
             Role::Following(following) => !self.is_backed_up(following.exec),
-            Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => true,
+            Role::Hearing { .. }
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
+            | Role::Dying
+            | Role::Leaving => true,
             Role::Starting { .. } => false,
         }
     }
@@ -367,7 +386,14 @@ impl Hold {
     fn is_watched(&self, connection: &Connection) -> bool {
         connection.is_over
             && match connection.role {
-                Role::Following(_) | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying => true,
+                Role::Following(_)
+                | Role::Hearing { .. }
+                | Role::Burying { .. }
+                | Role::Ruling
+                | Role::BeginningAgain
+                | Role::Dying => true,
+                // Nothing more is sent on it, so its end is the end of the stillness.
+                Role::Stilling => false,
                 Role::Asking | Role::Leaving | Role::Starting { .. } => false,
             }
     }
@@ -459,11 +485,16 @@ impl Hold {
                     following.is_lossy |= has_unsent && is_late;
                     true
                 }
-                Role::Starting { .. } | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying => {
-                    true
-                }
+                Role::Stilling => !connection.is_over,
+                Role::Starting { .. }
+                | Role::Hearing { .. }
+                | Role::Burying { .. }
+                | Role::Ruling
+                | Role::BeginningAgain
+                | Role::Dying => true,
             }
         });
+        self.end_stillness(now);
     }
 }
 

@@ -99,6 +99,20 @@ impl Hold {
                 Ok(answer)
             }
             Op::Touch => Ok(Some(Reply::Done)),
+            Op::Environment => {
+                let mut env = self.spec.env.clone();
+                env.extend(self.env.clone());
+                Ok(Some(Reply::Environment { env }))
+            }
+            Op::KeepStill => self.keep_still(token, now).map(|()| None),
+            Op::GoOn => Err(Problem::new(
+                Code::InvalidValue,
+                "this connection keeps nothing still",
+                "send it on the connection that does",
+            )),
+            Op::BeginAgain { template, template_project } => {
+                self.ask_to_begin_again(token, template, template_project).map(|()| None)
+            }
             Op::Pause => self.pause(now, false).map(|()| Some(self.described())),
             Op::Resume { terms } => self.resume(terms, now).map(|()| Some(self.described())),
             Op::Kill => {
@@ -146,6 +160,8 @@ impl Hold {
             | Role::Hearing { .. }
             | Role::Burying { .. }
             | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
             | Role::Dying
             | Role::Leaving => false,
         })
@@ -154,7 +170,13 @@ impl Hold {
     fn become_stream(&mut self, token: u64, role: Role) -> Result<(), Problem> {
         let streams = self.connections.values().filter(|connection| match connection.role {
             Role::Following(_) | Role::Hearing { .. } | Role::Starting { .. } => true,
-            Role::Asking | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => false,
+            Role::Asking
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
+            | Role::Dying
+            | Role::Leaving => false,
         });
         if streams.count() >= STREAMS_MAX && !matches!(role, Role::Dying) {
             return Err(too_many_connections());
@@ -402,6 +424,16 @@ impl Hold {
         if self.paused.is_some() {
             return Ok(());
         }
+        if self.still.is_none() {
+            self.freeze()?;
+        }
+        self.paused = Some(now);
+        self.lifetime.pause(now);
+        self.tell(EventBody::Paused { by_itself });
+        Ok(())
+    }
+
+    pub(super) fn freeze(&self) -> Result<(), Problem> {
         let group = self.group.as_ref().filter(|group| group.is_freezable()).ok_or_else(not_freezable)?;
         group.freeze().map_err(|error| {
             Problem::new(
@@ -409,11 +441,18 @@ impl Hold {
                 format!("the sandbox {} could not be frozen: {}", self.sandbox_id, error.kind()),
                 "a process that waits for a disk or a device can't be frozen; try again, or end it",
             )
-        })?;
-        self.paused = Some(now);
-        self.lifetime.pause(now);
-        self.tell(EventBody::Paused { by_itself });
-        Ok(())
+        })
+    }
+
+    pub(super) fn thaw(&self) -> Result<(), Problem> {
+        let Some(group) = &self.group else { return Ok(()) };
+        group.thaw().map_err(|error| {
+            Problem::new(
+                Code::Internal,
+                format!("the sandbox {} could not be thawed: {}", self.sandbox_id, error.kind()),
+                "try again",
+            )
+        })
     }
 
     fn resume(&mut self, terms: Option<Terms>, now: Moment) -> Result<(), Problem> {
@@ -421,14 +460,9 @@ impl Hold {
             self.check_terms(terms)?;
         }
         if let Some(since) = self.paused {
-            if let Some(group) = &self.group {
-                group.thaw().map_err(|error| {
-                    Problem::new(
-                        Code::Internal,
-                        format!("the sandbox {} could not be thawed: {}", self.sandbox_id, error.kind()),
-                        "try again",
-                    )
-                })?;
+            // One whose changes are being read goes on when they are.
+            if self.still.is_none() {
+                self.thaw()?;
             }
             self.paused = None;
             let span = now.since(since);

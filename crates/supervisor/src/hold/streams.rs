@@ -95,9 +95,14 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => self.execs.get(following.exec).is_some_and(Exec::is_running),
             Role::Starting { .. } => true,
-            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => {
-                false
-            }
+            Role::Asking
+            | Role::Hearing { .. }
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
+            | Role::Dying
+            | Role::Leaving => false,
         })
     }
 
@@ -110,9 +115,14 @@ impl Hold {
         self.connections.values().any(|connection| match &connection.role {
             Role::Following(following) => following.exec == number && following.feeds && !connection.is_over,
             Role::Starting { exec, feeds, .. } => *exec == number && *feeds,
-            Role::Asking | Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => {
-                false
-            }
+            Role::Asking
+            | Role::Hearing { .. }
+            | Role::Burying { .. }
+            | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
+            | Role::Dying
+            | Role::Leaving => false,
         })
     }
 
@@ -124,7 +134,13 @@ impl Hold {
                 Role::Asking => !connection.has_unsent(),
                 Role::Following(following) => !self.is_backed_up(following.exec),
                 Role::Starting { .. } => false,
-                Role::Hearing { .. } | Role::Burying { .. } | Role::Ruling | Role::Dying | Role::Leaving => true,
+                Role::Hearing { .. }
+                | Role::Burying { .. }
+                | Role::Ruling
+                | Role::BeginningAgain
+                | Role::Stilling
+                | Role::Dying
+                | Role::Leaving => true,
             };
             let Some(connection) = self.connections.get_mut(&token) else { return };
             if !is_ready {
@@ -140,6 +156,7 @@ impl Hold {
             };
             match (&connection.role, frame) {
                 (Role::Asking, Frame::Json(json)) => self.obey(token, &json, now),
+                (Role::Stilling, Frame::Json(json)) => self.obey_stilling(token, &json, now),
                 (Role::Following(Following { exec, feeds, .. }), Frame::Stdin(bytes)) => {
                     let (exec, feeds) = (*exec, *feeds);
                     self.lifetime.touch(now);
@@ -163,6 +180,8 @@ impl Hold {
                     | Role::Hearing { .. }
                     | Role::Burying { .. }
                     | Role::Ruling
+                    | Role::BeginningAgain
+                    | Role::Stilling
                     | Role::Dying
                     | Role::Leaving,
                     _,
@@ -211,6 +230,8 @@ fn followed(connection: &Connection) -> u32 {
         | Role::Hearing { .. }
         | Role::Burying { .. }
         | Role::Ruling
+        | Role::BeginningAgain
+        | Role::Stilling
         | Role::Dying
         | Role::Leaving => 0,
     }
@@ -265,6 +286,8 @@ pub(super) fn fill<'a>(
             | Role::Starting { .. }
             | Role::Burying { .. }
             | Role::Ruling
+            | Role::BeginningAgain
+            | Role::Stilling
             | Role::Dying
             | Role::Leaving => return,
         }

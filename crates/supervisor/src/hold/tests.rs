@@ -19,7 +19,7 @@ use super::exec::OUTPUT_WINDOW;
 use super::happenings::Heard;
 use super::moment::Moment;
 use super::network::EVENTS_MAX;
-use super::{Hold, Holding};
+use super::{Hold, Holding, Inside};
 use crate::channel::Channel;
 use crate::control::{Client, EventBody, Op, Received, Reply, StartExec, Terms};
 
@@ -42,17 +42,21 @@ impl Fake {
         let (listener, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
         let hold = Hold::new(Holding {
             sandbox_id: SandboxId::from_random([1; 16]),
-            spec: Spec::resolve(serde_json::from_str("{}").unwrap()).unwrap(),
-            policy_hash: String::new(),
-            unenforced: Vec::new(),
-            pid,
-            pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap(),
-            questions: None,
-            channel,
-            group: None,
+            inside: Inside {
+                spec: Spec::resolve(serde_json::from_str("{}").unwrap()).unwrap(),
+                policy_hash: String::new(),
+                unenforced: Vec::new(),
+                pid,
+                pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap(),
+                questions: None,
+                channel,
+                group: None,
+                network: None,
+                changes: None,
+                based_on: None,
+            },
             listener,
             signals: Signals::block(&[]).unwrap(),
-            network: None,
             terms: Terms { ttl_ms: None, then: DeadlineAction::Kill, idle_ms: None },
             is_pooled: false,
         });

@@ -125,6 +125,8 @@ impl Held {
             last_event: self.events.borrow().len() as u64,
             guest_protocol: 3,
             egress: now.egress.clone(),
+            based_on: None,
+            has_changes: false,
         }
     }
 

@@ -1,0 +1,258 @@
+//! Snapshots and forks of a server's sandboxes: what is in them, whose they are, and what a killed server leaves.
+
+mod harness;
+mod http;
+
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+
+use harness::{is_root, not_here};
+use http::Server;
+use serde_json::{Value, json};
+
+const SANDBOXES: &str = "/api/v1/sandboxes";
+const SNAPSHOTS: &str = "/api/v1/snapshots";
+
+fn stdout(answer: &Value) -> &str {
+    answer["stdout"].as_str().unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_else(|| panic!("{field} of {value}"))
+}
+
+fn take(server: &Server, sandbox: &str) -> String {
+    text(&server.post(&format!("{sandbox}/snapshots"), &json!({})).expect(201), "id").to_owned()
+}
+
+fn from(server: &Server, snapshot: &str) -> String {
+    server.sandbox_with(&json!({ "template": snapshot }))
+}
+
+#[test]
+fn a_snapshot_has_the_files_of_the_root_and_the_programs_go_on() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    let made = "mkdir -p ~/d/e /tmp/t && echo one > ~/d/e/f && ln -s f ~/d/e/l && ln ~/d/e/f ~/d/e/h && mkfifo ~/p && \
+                echo tmp > /tmp/t/x && chmod 640 ~/d/e/f && touch -d @1000000000 ~/d/e/f";
+    assert_eq!(stdout(&server.sh(&sandbox, made)), "");
+    if is_root() {
+        let body = json!({ "command": "echo opt > /opt/o; echo root > /root/r; echo x:x:7:7::/:/bin/sh >> /etc/passwd", "user": "root" });
+        server.post(&format!("{sandbox}/execs"), &body).expect(200);
+    }
+    let counting = "i=0; while :; do i=$((i+1)); echo $i > ~/count; done";
+    let body = json!({ "command": counting, "wait": false });
+    server.post(&format!("{sandbox}/execs"), &body);
+    let taken = server.post(&format!("{sandbox}/snapshots"), &json!({ "labels": { "a": "b" } })).expect(201);
+    let id = text(&taken, "id").to_owned();
+    assert_eq!(
+        (taken["has_processes"].as_bool(), text(&taken, "sandbox_id")),
+        (Some(false), sandbox.rsplit('/').next().unwrap())
+    );
+    // What changes later isn't in it.
+    server.sh(&sandbox, "rm -rf ~/d /tmp/t");
+    let copy = from(&server, &id);
+    let seen = server.sh(
+        &copy,
+        "cd ~/d/e && cat f l h /tmp/t/x && stat -c '%a %U %h %Y' f && readlink l && stat -c %F ~/p && pwd && hostname; cat /etc/hostname 2>/dev/null | wc -l; pgrep -c sh",
+    );
+    let expected = "one\none\none\ntmp\n640 user 2 1000000000\nf\nfifo\n/home/user/d/e\nsandbox\n";
+    assert!(stdout(&seen).starts_with(expected), "{seen}");
+    if is_root() {
+        let body = json!({ "command": "cat /opt/o /root/r && tail -1 /etc/passwd && ls /usr/bin/env /bin/sh && python3 -c 'print(6*7)'", "user": "root" });
+        let seen = server.post(&format!("{copy}/execs"), &body).expect(200);
+        assert_eq!(stdout(&seen), "opt\nroot\nx:x:7:7::/:/bin/sh\n/bin/sh\n/usr/bin/env\n42\n");
+    }
+    // The copy is writable, and a snapshot of it has both.
+    server.sh(&copy, "echo two >> ~/d/e/f; rm ~/p; rm -rf /tmp/t; mkdir /tmp/t; echo new > /tmp/t/y");
+    let second = take(&server, &copy);
+    let again = from(&server, &second);
+    assert_eq!(stdout(&server.sh(&again, "cat ~/d/e/f; ls ~/p 2>/dev/null; ls /tmp/t")), "one\ntwo\ny\n");
+    assert_eq!(text(&server.get(&format!("{SNAPSHOTS}/{second}")).expect(200), "parent_id"), id);
+    // The first one is as it was.
+    let first = from(&server, &id);
+    assert_eq!(stdout(&server.sh(&first, "cat ~/d/e/f; ls /tmp/t")), "one\nx\n");
+}
+
+#[test]
+fn forks_have_their_parents_files_and_variables_and_not_its_programs() {
+    let server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "env": { "CANARY": "value" }, "labels": { "team": "red" } }));
+    server.sh(&sandbox, "echo there > ~/file");
+    server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 1000", "wait": false }));
+    let forked = server.post(&format!("{sandbox}/fork"), &json!({ "count": 3 })).expect(201);
+    assert_eq!(forked["has_processes"], json!(false));
+    let items = forked["items"].as_array().expect("a list");
+    assert_eq!(items.len(), 3, "{forked}");
+    for item in items {
+        let fork = format!("{SANDBOXES}/{}", text(&item["sandbox"], "id"));
+        let seen = server.sh(&fork, "cat ~/file; echo $CANARY; pgrep -c sleep; echo own > ~/own; ls ~");
+        assert_eq!(stdout(&seen), "there\nvalue\n0\nfile\nown\n");
+        assert_eq!(item["sandbox"]["labels"], json!({ "team": "red" }));
+        assert_eq!(server.delete(&fork).status, 200);
+    }
+    // Nobody sees the snapshot that they were made from.
+    assert_eq!(server.get(SNAPSHOTS).expect(200)["items"], json!([]));
+    assert_eq!(stdout(&server.sh(&sandbox, "ls ~; pgrep -c sleep")), "file\n1\n");
+}
+
+#[test]
+fn a_snapshot_that_is_removed_stays_for_those_who_use_it() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    server.sh(&sandbox, "echo there > ~/file");
+    let id = take(&server, &sandbox);
+    let copy = from(&server, &id);
+    let removed = server.delete(&format!("{SNAPSHOTS}/{id}")).expect(200);
+    assert_eq!(text(&removed, "files"), "in_use");
+    server.get(&format!("{SNAPSHOTS}/{id}")).problem(404, "not_found");
+    server.delete(&format!("{SNAPSHOTS}/{id}")).problem(404, "not_found");
+    server.post(SANDBOXES, &json!({ "template": id })).problem(404, "not_found");
+    // The live one goes on, and can be kept again.
+    assert_eq!(stdout(&server.sh(&copy, "cat ~/file")), "there\n");
+    let again = take(&server, &copy);
+    assert_eq!(stdout(&server.sh(&from(&server, &again), "cat ~/file")), "there\n");
+}
+
+#[test]
+fn snapshots_need_root_or_not_but_never_another_projects_key() {
+    if !is_root() {
+        return not_here("a second project is made by the operator");
+    }
+    let mut server = Server::start();
+    let sandbox = server.sandbox();
+    let id = take(&server, &sandbox);
+    assert_eq!(server.stop(), Some(0));
+    let made =
+        http::command(&["key", "create", "theirs", "--project", "other", "--data-dir"]).arg(server.data()).output();
+    let key = String::from_utf8(made.expect("the binary was built").stdout).expect("text").trim().to_owned();
+    server.begin();
+    let headers = [format!("Authorization: Bearer {key}"), "Content-Type: application/json".to_owned()];
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    for (method, path) in [
+        ("GET", format!("{SNAPSHOTS}/{id}")),
+        ("DELETE", format!("{SNAPSHOTS}/{id}")),
+        ("POST", format!("{sandbox}/snapshots")),
+        ("POST", format!("{sandbox}/fork")),
+    ] {
+        server.request_without_key(method, &path, &headers, b"{}").problem(404, "not_found");
+    }
+    let body = json!({ "template": id }).to_string();
+    server.request_without_key("POST", SANDBOXES, &headers, body.as_bytes()).problem(404, "not_found");
+    let listed = server.request_without_key("GET", SNAPSHOTS, &headers, b"").expect(200);
+    assert_eq!(listed["items"], json!([]));
+    server.get(&format!("{SNAPSHOTS}/{id}")).expect(200);
+}
+
+#[test]
+fn a_sandbox_goes_back_in_place_and_differences_are_told() {
+    let server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "env": { "CANARY": "value" } }));
+    server.sh(&sandbox, "mkdir ~/d; printf 'a\\nb\\n' > ~/d/text; echo gone > ~/gone; echo same > ~/same");
+    let before = take(&server, &sandbox);
+    server.sh(&sandbox, "printf 'a\\nc\\n' > ~/d/text; rm ~/gone; mkdir ~/new; echo x > ~/new/x; chmod 600 ~/same");
+    let after = take(&server, &sandbox);
+    let diff = server.get(&format!("{SNAPSHOTS}/{after}/diff?from={before}")).expect(200);
+    let told: Vec<(&str, &str)> = diff["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|item| (text(item, "path"), text(item, "change")))
+        .filter(|(path, _)| *path != "/home/user")
+        .collect();
+    let home = "/home/user";
+    let expected = [
+        (format!("{home}/d/text"), "changed"),
+        (format!("{home}/gone"), "removed"),
+        (format!("{home}/new"), "added"),
+        (format!("{home}/new/x"), "added"),
+        (format!("{home}/same"), "changed"),
+    ];
+    assert_eq!(told, expected.iter().map(|(path, change)| (path.as_str(), *change)).collect::<Vec<_>>(), "{diff}");
+    assert!(diff.to_string().contains(r"-b\n+c\n"), "{diff}");
+    // The destructive command, and the way back.
+    let running = server.post(&format!("{sandbox}/execs"), &json!({ "command": "sleep 1000", "wait": false }));
+    assert!(running.status == 201 || running.status == 200, "{running:?}");
+    server.sh(&sandbox, "rm -rf ~/* ~/.??*; ls -A ~");
+    let back = server.post(&format!("{sandbox}/rollback"), &json!({ "snapshot": before })).expect(200);
+    assert_eq!((text(&back, "state"), text(&back, "template")), ("running", before.as_str()));
+    let seen = server.sh(&sandbox, "cat ~/d/text ~/gone; ls ~; echo $CANARY; pgrep -c sleep");
+    assert_eq!(stdout(&seen), "a\nb\ngone\nd\ngone\nsame\nvalue\n0\n");
+    // The next snapshot came from the one it went back to.
+    let next = take(&server, &sandbox);
+    assert_eq!(text(&server.get(&format!("{SNAPSHOTS}/{next}")).expect(200), "parent_id"), before);
+    // Forwards too, also while it is paused.
+    server.post(&format!("{sandbox}/pause"), &json!({})).expect(200);
+    server.post(&format!("{sandbox}/rollback"), &json!({ "snapshot": after })).expect(200);
+    assert_eq!(stdout(&server.sh(&sandbox, "cat ~/new/x; ls ~")), "x\nd\nnew\nsame\n");
+    server
+        .post(&format!("{sandbox}/rollback"), &json!({ "snapshot": "snap_aaaaaaaaaaaaaaaaaaaaaaaaaa" }))
+        .problem(404, "not_found");
+    assert_eq!(stdout(&server.sh(&sandbox, "cat ~/new/x")), "x\n");
+}
+
+/// Sends a request that kills the server at this point, and starts the next one.
+fn cut_off(server: &mut Server, point: &str, path: &str, body: &Value) {
+    assert_eq!(server.stop(), Some(0));
+    server.fails_at = format!("kill {point}");
+    server.begin();
+    let mut connection = server.connect();
+    let authorization = server.authorization();
+    let headers = [authorization.as_str(), "Content-Type: application/json"];
+    http::send(&mut connection, "POST", path, &headers, body.to_string().as_bytes());
+    let mut answer = Vec::new();
+    // Reset or closed: a response would have arrived before.
+    let _ = connection.read_to_end(&mut answer);
+    assert_eq!(String::from_utf8_lossy(&answer), "", "{point}");
+    assert_eq!(server.ended().signal(), Some(9), "{point}");
+    server.fails_at.clear();
+    server.begin();
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_takes_a_snapshot_leaves_a_whole_one_or_none() {
+    let mut server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    let mut whole = 0;
+    for point in [
+        "snapshot/begun",
+        "snapshot/still",
+        "snapshot/copied",
+        "snapshot/went-on",
+        "build/layer",
+        "snapshot/recorded",
+        "import/manifest",
+        "snapshot/named",
+    ] {
+        cut_off(&mut server, point, &format!("{sandbox}/snapshots"), &json!({}));
+        whole += usize::from(point == "snapshot/named");
+        // Its programs go on, and what is listed can be used.
+        assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n", "{point}");
+        let listed = server.get(SNAPSHOTS).expect(200);
+        let items = listed["items"].as_array().expect("a list").clone();
+        assert_eq!(items.len(), whole, "{point}: {listed}");
+        for item in &items {
+            let copy = from(&server, text(item, "id"));
+            assert_eq!(stdout(&server.sh(&copy, "cat ~/file")), "there\n");
+            assert_eq!(server.delete(&copy).status, 200);
+        }
+    }
+    let id = take(&server, &sandbox);
+    assert_eq!(stdout(&server.sh(&from(&server, &id), "cat ~/file")), "there\n");
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_rolls_back_leaves_the_old_files_or_the_new_ones() {
+    let mut server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo old > ~/file");
+    let before = take(&server, &sandbox);
+    for (point, expected) in [("rollback/begun", "new\n"), ("rollback/done", "old\n")] {
+        server.sh(&sandbox, "echo new > ~/file");
+        cut_off(&mut server, point, &format!("{sandbox}/rollback"), &json!({ "snapshot": before }));
+        assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), expected, "{point}");
+    }
+    // What it was started from is told by its supervisor.
+    http::eventually("the row follows", || text(&server.get(&sandbox).expect(200), "template") == before);
+}

@@ -1,0 +1,124 @@
+//! Lists, reads and removes snapshots, and removes those whose time is over.
+
+use saggar_domain::{ProjectId, SandboxId, SnapshotId, SnapshotRecord, TemplateName, Timestamp};
+use saggar_image::Rest;
+
+use super::{SNAPSHOTS, SnapshotView};
+use crate::fault::Fault;
+use crate::permit::{Action, Permit};
+use crate::sandboxes::{Sandboxes, now};
+use crate::templates::{TemplateRest, blocking};
+
+/// Which snapshots to list. Fields that are `None` match all.
+#[derive(Clone, Debug, Default)]
+pub struct SnapshotQuery {
+    pub sandbox: Option<SandboxId>,
+    pub name: Option<TemplateName>,
+    /// Each must be there with this value.
+    pub labels: Vec<(String, String)>,
+}
+
+impl SnapshotQuery {
+    fn matches(&self, record: &SnapshotRecord) -> bool {
+        let facts = &record.facts;
+        let has = |(key, value): &(String, String)| facts.labels.entries().get(key) == Some(value);
+        !facts.is_for_forks
+            && self.sandbox.as_ref().is_none_or(|sandbox| facts.sandbox.as_ref() == Some(sandbox))
+            && self.name.as_ref().is_none_or(|name| facts.name.as_ref() == Some(name))
+            && self.labels.iter().all(has)
+    }
+}
+
+impl Sandboxes {
+    /// Oldest first.
+    pub async fn snapshots(&self, permit: &Permit, query: SnapshotQuery) -> Result<Vec<SnapshotView>, Fault> {
+        permit.check(|action| *action == Action::Manage(SNAPSHOTS))?;
+        let (this, project) = (self.clone(), permit.project().clone());
+        blocking("listing snapshots", move || {
+            let all = this.template_store(&project)?.snapshots().map_err(Fault::Refused)?;
+            let at = now();
+            let shown = all.into_iter().filter(|record| query.matches(record) && !is_expired(record, at));
+            Ok(shown.map(|record| this.viewed(&project, record)).collect())
+        })
+        .await
+    }
+
+    pub async fn snapshot(&self, permit: &Permit, id: &SnapshotId) -> Result<SnapshotView, Fault> {
+        permit.check(|action| *action == Action::Manage(SNAPSHOTS))?;
+        self.find_snapshot(permit.project(), id).await
+    }
+
+    pub(super) async fn find_snapshot(&self, project: &ProjectId, id: &SnapshotId) -> Result<SnapshotView, Fault> {
+        let (this, project, id) = (self.clone(), project.clone(), id.clone());
+        blocking("reading a snapshot", move || {
+            let found = this.template_store(&project)?.snapshot(&id).map_err(Fault::Refused)?;
+            let found = found.filter(|record| !is_expired(record, now()));
+            found.map(|record| this.viewed(&project, record)).ok_or_else(|| no_snapshot(&id))
+        })
+        .await
+    }
+
+    /// Removes a snapshot. What sandboxes, templates and other snapshots use of it stays for them.
+    pub async fn remove_snapshot(&self, permit: &Permit, id: &SnapshotId) -> Result<TemplateRest, Fault> {
+        permit.check(|action| *action == Action::Manage(SNAPSHOTS))?;
+        let (this, project, id) = (self.clone(), permit.project().clone(), id.clone());
+        // Continues if the client disconnects.
+        let work = tokio::spawn(async move {
+            blocking("removing a snapshot", move || {
+                let store = this.template_store(&project)?;
+                let removed = store.remove_snapshot(&id).map_err(Fault::Refused)?.ok_or_else(|| no_snapshot(&id))?;
+                this.jobs().note_leftovers(project.clone());
+                Ok(match removed.rest {
+                    Rest::Named => TemplateRest::Named,
+                    Rest::InUse => TemplateRest::InUse,
+                    Rest::Unknown | Rest::Gone(_) => TemplateRest::Gone,
+                })
+            })
+            .await
+        });
+        work.await.map_err(|error| Fault::internal("removing a snapshot", error))?
+    }
+
+    /// Removes snapshots whose time is over, and those for forks that have ended.
+    pub(crate) async fn sweep_snapshots(&self) {
+        let this = self.clone();
+        let swept = blocking("removing old snapshots", move || {
+            for project in this.projects_with_templates() {
+                let store = this.template_store(&project)?;
+                for record in store.snapshots().map_err(Fault::Refused)? {
+                    let is_unused = record.facts.is_for_forks && !this.is_forking(&record.id);
+                    let is_unused = is_unused && this.users_of(&project, &record.id).is_empty();
+                    if is_unused || is_expired(&record, now()) {
+                        store.remove_snapshot(&record.id).map_err(Fault::Refused)?;
+                        this.jobs().note_leftovers(project.clone());
+                    }
+                }
+            }
+            Ok(())
+        });
+        if let Err(fault) = swept.await {
+            tracing::warn!(error = %fault, "old snapshots can't be removed");
+        }
+    }
+
+    fn viewed(&self, project: &ProjectId, record: SnapshotRecord) -> SnapshotView {
+        let used_by = self.users_of(project, &record.id);
+        SnapshotView { record, used_by }
+    }
+
+    /// The live sandboxes that were started from a snapshot.
+    pub(super) fn users_of(&self, project: &ProjectId, id: &SnapshotId) -> Vec<SandboxId> {
+        let name = id.template_name();
+        let mut users = self.live_from(project, &name);
+        users.sort();
+        users
+    }
+}
+
+pub(super) fn is_expired(record: &SnapshotRecord, at: Timestamp) -> bool {
+    record.facts.expires_at.is_some_and(|end| at >= end)
+}
+
+pub(super) fn no_snapshot(id: &SnapshotId) -> Fault {
+    Fault::NotFound { what: "snapshot", id: id.to_string() }
+}
