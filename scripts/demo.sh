@@ -298,6 +298,23 @@ check "the program continued, and ended successfully" wait "$following"
 output=$(cat "$data/lines")
 check "each line came once" test "$output" = "$(printf 'line %d\n' 1 2 3 4 5 6 7 8)"
 
+tell "A snapshot keeps the files of a sandbox while its programs go on. After a destructive command, it goes back in place; and it is forked eight times."
+try 0 saggar snapshot create "$id"
+snapshot=$output
+check "that is its id" said '^snap_[a-z2-7]{26}$'
+try 0 saggar sandbox exec "$id" -- sh -c 'rm -rf ~/*; ls ~ | wc -l'
+check "everything is gone" said '^0$'
+try 0 saggar snapshot rollback "$id" "$snapshot"
+try 0 saggar sandbox exec "$id" -- cat note.txt
+check "the same sandbox has its files again" said '^written inside$'
+try 0 saggar snapshot fork "$id" --count 8
+forks=$output
+check "there are eight" test "$(grep -c '^sbx_' <<<"$forks")" = 8
+try 0 saggar sandbox exec "$(tail -n1 <<<"$forks")" -- cat note.txt
+check "each has the files" said '^written inside$'
+# shellcheck disable=SC2086 # the words are the ids.
+try 0 saggar sandbox kill $forks
+
 tell "Ending a sandbox kills everything in it, and its end stays on record."
 try 0 saggar sandbox kill "$id"
 try 0 saggar sandbox show "$id"

@@ -49,9 +49,6 @@ test('what is not built is refused', patience, async () => {
   await assert.rejects(Sandbox.create('nextjs'), /not found/)
   await assert.rejects(Sandbox.create({ network: { allowOut: ['8.8.8.8'] } }), /enforced/)
   const notYet = (kind) => (error) => error instanceof kind && /not supported yet/.test(error.message)
-  await assert.rejects(sandbox.createSnapshot(), notYet(e2b.SandboxError))
-  await assert.rejects(sandbox.fork(), notYet(e2b.SandboxError))
-  await assert.rejects(Sandbox.listSnapshots().nextItems(), notYet(e2b.SandboxError))
   await assert.rejects(Sandbox.create({ iam: { tokens: { aws: e2b.Secret.iamToken({ audience: 'a', tokenType: 'JWT-SVID' }) } } }), notYet(e2b.SandboxError))
   await assert.rejects(e2b.Secret.create('name', 'value'), notYet(e2b.SecretError))
   await assert.rejects(e2b.Secret.destroy('name'), notYet(e2b.SecretError))
@@ -76,6 +73,20 @@ test('volumes', patience, async () => {
   assert.equal((await e2b.Volume.connect(volume.volumeId)).name, 'node')
   assert.equal(await e2b.Volume.destroy(volume.volumeId), true)
   assert.equal(await e2b.Volume.destroy(volume.volumeId), false)
+})
+
+test('snapshots and forks have files and no processes', patience, async () => {
+  await sandbox.files.write('/tmp/kept', 'there')
+  const { snapshotId } = await sandbox.createSnapshot()
+  assert.deepEqual((await Sandbox.listSnapshots().nextItems()).map((found) => found.snapshotId), [snapshotId])
+  const copy = await Sandbox.create(snapshotId, { timeoutMs: 60_000 })
+  assert.equal(await copy.files.read('/tmp/kept'), 'there')
+  await copy.kill()
+  const [fork] = await sandbox.fork({ timeoutMs: 60_000 })
+  assert.equal(await fork.files.read('/tmp/kept'), 'there')
+  await fork.kill()
+  assert.equal(await Sandbox.deleteSnapshot(snapshotId), true)
+  assert.equal(await Sandbox.deleteSnapshot(snapshotId), false)
 })
 
 test('commands', patience, async () => {

@@ -43,13 +43,9 @@ def test_options_that_cannot_be_kept_are_refused_and_make_nothing(server, option
     assert len(Sandbox.list().next_items()) == before
 
 
-CALLS = {
-    "create_snapshot": (SandboxException, lambda sandbox: sandbox.create_snapshot()),
-    "list_snapshots": (SandboxException, lambda sandbox: Sandbox.list_snapshots().next_items()),
-}
+CALLS = {}
 if IS_NEW:
     CALLS |= {
-        "fork": (SandboxException, lambda sandbox: sandbox.fork()),
         "Secret.create": (SecretException, lambda sandbox: Secret.create("name", "value")),
         "Secret.update": (SecretException, lambda sandbox: Secret.update("name", "value")),
         "Secret.get_info": (SecretException, lambda sandbox: Secret.get_info("name")),
