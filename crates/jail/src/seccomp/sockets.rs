@@ -29,8 +29,9 @@ const fn socket_type(values: Values) -> Test {
 }
 
 pub(super) const SOCKET: Rule = &[
-    // Silent: getifaddrs and getaddrinfo of every C library try netlink and do without.
-    silent(Group::Sockets, Errno::AFNOSUPPORT).when(one_of(0, &[AF_NETLINK])),
+    // What a netlink socket has not read is charged to no cgroup: 164 MiB of 1,000 sockets, for 1.3 MiB that are. Silent: getifaddrs and
+    // getaddrinfo of every C library try it and do without. ZeroMQ does without on this answer and aborts on others.
+    silent(Group::Sockets, Errno::OPNOTSUPP).when(one_of(0, &[AF_NETLINK])),
     telling(Group::Sockets, Errno::AFNOSUPPORT).when(none_of(0, &[AF_UNIX, AF_INET, AF_INET6])),
     // SOCK_PACKET with AF_INET is an old way to spell AF_PACKET.
     telling(Group::Sockets, Errno::PERM).when(socket_type(Values::OneOf(&[SOCK_RAW, SOCK_PACKET]))),

@@ -195,7 +195,7 @@ const CASES: &[Case] = &[
     (nr::socket, &[INET, 10, 0], Telling(Group::Sockets, Errno::PERM)),
     (nr::socket, &[INET, SEQPACKET, 132], Silent(Errno::PROTONOSUPPORT)),
     (nr::socket, &[INET, 6, 33], Silent(Errno::SOCKTNOSUPPORT)),
-    (nr::socket, &[HIGH | libc::AF_NETLINK as u64, RAW | FLAGGED, 0], Silent(Errno::AFNOSUPPORT)),
+    (nr::socket, &[HIGH | libc::AF_NETLINK as u64, RAW | FLAGGED, 0], Silent(Errno::OPNOTSUPP)),
     (nr::socket, &[libc::AF_PACKET as u64, RAW, 0], Telling(Group::Sockets, Errno::AFNOSUPPORT)),
     (nr::socket, &[libc::AF_VSOCK as u64, STREAM, 0], Telling(Group::Sockets, Errno::AFNOSUPPORT)),
     (nr::socket, &[libc::AF_ALG as u64, SEQPACKET, 0], Telling(Group::Sockets, Errno::AFNOSUPPORT)),
