@@ -113,3 +113,34 @@ fn a_volume_that_lost_blocks_gets_them_back_and_needs_room_for_no_others() {
     std::fs::remove_file(&filler).expect("ours");
     assert_eq!(disk.used("data").stdout, "kept\n");
 }
+
+#[test]
+fn volumes_that_are_made_at_the_same_moment_leave_the_reserve() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let disk = SmallDisk::mount();
+    let pipe = disk.place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    // As two projects: 2 x 46 MiB of 96 fit, but not beside a twentieth that stays free.
+    let make = |data: &str| {
+        let mut command = disk.command(&["volume", "create", "data", "--size", "46M"]);
+        command.env("SAGGAR_DATA_DIR", disk.path.join(data));
+        command
+    };
+    let held = make("one").env("FAIL_AT", "wait disk/room").env("FAIL_UNTIL", &pipe).spawn().expect("it was built");
+    // It has seen that there is room, and waits before it takes it.
+    assert_eq!(std::fs::read_to_string(&pipe).expect("ours"), "reached");
+    let mut other = make("two").spawn().expect("it was built");
+    eventually("the other one waits for its turn, or is done", || {
+        let locks = std::fs::read_to_string("/proc/locks").expect("proc is mounted");
+        let waits = locks.lines().any(|line| line.contains("->") && line.contains(&format!(" {} ", other.id())));
+        waits || other.try_wait().expect("ours").is_some()
+    });
+    std::fs::write(&pipe, "on").expect("ours");
+    // It comes here once more, for blocks that mkfs may have freed.
+    std::fs::remove_file(&pipe).expect("ours");
+    let (one, two) = (finish(held), finish(other));
+    assert_eq!(one.code, 0, "{one:?}");
+    assert!(two.code != 0 && two.stderr.contains("no room for volume data"), "{two:?}");
+}

@@ -7,7 +7,6 @@
 
 pub mod egress;
 mod execs;
-mod fail_point;
 mod fault;
 mod files;
 mod following;
@@ -25,6 +24,8 @@ mod supervisor;
 mod templates;
 
 /// What a build does, in its own terms.
+use saggar_sandbox::fail_point;
+
 pub use saggar_build::{
     Action as BuildAction, Base as StageBase, Command as BuildCommand, Recipe, Stage as BuildStage, Step as BuildStep,
 };
@@ -42,8 +43,8 @@ pub use ports::OpenPort;
 /// What differs between two snapshots.
 pub use saggar_image::{DiffEntry, Difference, StackDiff};
 pub use sandboxes::{
-    Adopted, AppliedChange, Created, ExecView, KeptChanges, NewSandbox, NewTerms, Patch, PoolSize, Sandboxes,
-    StoredExec, Upkeep, Workspaces,
+    Adopted, AppliedChange, AskedWorkspace, ChangeDiff, Created, ExecView, KeptChanges, NewSandbox, NewTerms, NoDiff,
+    Patch, PoolSize, Sandboxes, StoredExec, Upkeep, Workspaces,
 };
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;

@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, fstat, fstatvfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
@@ -18,8 +18,9 @@ use rustix::mount::{
 use saggar_domain::{Code, Problem};
 use saggar_jail::{IdPair, Mapping, MountAttributes, range_mapping_namespace, set_mount_attributes};
 
+use crate::fail_point::pass;
 use crate::loop_device::LoopDevice;
-use crate::ranges::STORE_IDS;
+use crate::ranges::{DIRECTORY, STORE_IDS};
 
 /// Where the program that makes the filesystem may be.
 const MAKERS: &[&str] = &["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4"];
@@ -78,8 +79,27 @@ impl Trouble {
     }
 }
 
+/// One process of the host at a time looks for room and takes it, whatever project or data directory it works for: otherwise two that
+/// see the same room would take the reserve too.
+fn reserve_lock() -> Result<OwnedFd, Errno> {
+    match std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(DIRECTORY) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = openat(CWD, format!("{DIRECTORY}/room"), flags, Mode::from_raw_mode(0o600))?;
+    loop {
+        match flock(&file, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|()| file),
+        }
+    }
+}
+
 /// Gives an open file all its blocks. Those that it has need no room.
 pub(crate) fn allocate(file: &OwnedFd, bytes: u64) -> Result<(), Trouble> {
+    let _alone = reserve_lock().map_err(Trouble::at("waiting for others that take space"))?;
     let stat = fstat(file).map_err(Trouble::at("examining its file"))?;
     let missing = bytes.saturating_sub((stat.st_blocks as u64).saturating_mul(512));
     let room = fstatvfs(file).map_err(Trouble::at("asking for the space that is left"))?;
@@ -89,6 +109,7 @@ pub(crate) fn allocate(file: &OwnedFd, bytes: u64) -> Result<(), Trouble> {
     if left.saturating_sub(reserve) < missing {
         return Err(Trouble::NoRoom);
     }
+    pass("disk/room");
     // Even if nothing seems to be missing: the blocks that describe the file are counted too, and hide as many holes.
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Ok(()) => Ok(()),

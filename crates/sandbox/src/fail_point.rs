@@ -1,21 +1,43 @@
-//! Fail points: named places between two steps, at which a test can make this process die.
+//! Fail points: named places between two steps, at which a test can make this process die or panic.
 //!
-//! Release builds have none. In a debug build the variable `FAIL_AT` names a point: `kill volume/recorded`. For this crate and those above it.
+//! For this crate and those above it. Release builds have none. In a debug build the variable `FAIL_AT` names a point and an action: `kill create/row`
+//! ends the process with SIGKILL, `panic keys/list` panics each time. `wait rekey/added` holds that one thread: it writes
+//! to the named pipe `FAIL_UNTIL`, and goes on when something was written to it.
 
 /// A place between two steps.
 #[inline]
 pub fn pass(point: &str) {
+    #[cfg(debug_assertions)]
+    injected::pass(point);
     #[cfg(not(debug_assertions))]
     let _ = point; // Without fail points the name is unused.
-    #[cfg(debug_assertions)]
-    {
-        use std::sync::OnceLock;
+}
+
+#[cfg(debug_assertions)]
+mod injected {
+    use std::sync::OnceLock;
+
+    use rustix::process::{Signal, getpid, kill_process};
+
+    pub(super) fn pass(point: &str) {
         static WHAT: OnceLock<String> = OnceLock::new();
-        let what = WHAT.get_or_init(|| std::env::var("FAIL_AT").unwrap_or_default());
-        if what.strip_prefix("kill ") == Some(point) {
-            // As `kill -9` would: no destructor runs.
-            rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL)
-                .expect("a process may kill itself");
+        match WHAT.get_or_init(|| std::env::var("FAIL_AT").unwrap_or_default()).split_once(' ') {
+            Some(("kill", at)) if at == point => loop {
+                // Nothing runs after it: no destructor, no other thread.
+                let _ = kill_process(getpid(), Signal::KILL);
+            },
+            Some(("wait", at)) if at == point => wait(),
+            Some(("panic", at)) if at == point => panic!("a test wants a panic at {point}"),
+            Some(_) | None => {}
+        }
+    }
+
+    /// The other threads go on: one that writes to the store must not be stopped with its lock. Both calls wait for the other side.
+    fn wait() {
+        let Some(pipe) = std::env::var_os("FAIL_UNTIL") else { return };
+        if std::fs::write(&pipe, "reached").is_ok() {
+            // What it says doesn't matter.
+            let _ = std::fs::read(&pipe);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -183,6 +183,23 @@ fn stdin() -> Result<String, Problem> {
     }
 }
 
+/// Not buffered: whatever follows is not ours.
+fn line_of_stdin() -> Result<String, Problem> {
+    let wrong = || Problem::new(Code::InvalidStdin, "the request on stdin can't be read", "start the server again");
+    let mut text = String::new();
+    let stdin = std::io::stdin().lock();
+    stdin.take(FILE_BYTES_MAX).read_line(&mut text).map_err(|_| wrong())?;
+    if text.ends_with('\n') { Ok(text) } else { Err(wrong()) }
+}
+
+/// Signals, and the end of the server.
+fn signals_of_server() -> Result<Signals, Problem> {
+    let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+    stdin
+        .and_then(|stdin| Signals::block_while_open(SIGNALS, stdin))
+        .map_err(|error| Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))
+}
+
 fn block_signals() -> Result<Signals, Problem> {
     Signals::block(SIGNALS)
         .map_err(|error| Problem::new(Code::SetupFailed, format!("signals can't be watched: {error}"), "try again"))
@@ -212,8 +229,8 @@ fn progress() -> Log {
     })
 }
 
-/// One build for a server: a request on stdin, events on stdout. If the events are not read, the server is gone or hangs, and the
-/// build is cancelled.
+/// One build for a server: a request on stdin, in one line, and events on stdout. The server keeps the other end of stdin: when it is
+/// closed, or nobody reads the events, the server is gone or hangs, and the build is cancelled.
 pub(crate) fn process() -> ExitCode {
     let is_lost = Rc::new(Cell::new(false));
     let log = Log::new({
@@ -228,8 +245,8 @@ pub(crate) fn process() -> ExitCode {
         }
     });
     let attempt = || -> Result<_, Failure> {
-        let signals = block_signals()?;
-        let request = Request::parse(&stdin()?)?;
+        let request = Request::parse(&line_of_stdin()?)?;
+        let signals = signals_of_server()?;
         let data = DataDirectory::open(Some(&request.data_dir))?;
         let store = Store::open(&data, &request.project)?;
         saggar_build::build(&data, &store, &request.order, &signals, &log)

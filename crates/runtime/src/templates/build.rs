@@ -239,15 +239,17 @@ impl Sandboxes {
         command.arg(BUILD).env_clear().current_dir("/");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().map_err(|error| broken("the build can't be started", &error))?;
-        let body = serde_json::to_vec(request).expect("our own types have only text keys");
-        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let mut body = serde_json::to_vec(request).expect("our own types have only text keys");
+        body.push(b'\n');
+        // It stays open until the build has ended: its end is how the process learns of ours.
+        let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let is_over = Arc::new(AtomicBool::new(false));
         let watcher = {
             let (is_over, stop, timeout) = (Arc::clone(&is_over), job.stop_flag(), self.settings().build_timeout);
             let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
             std::thread::spawn(move || watch(pid, &is_over, &stop, timeout))
         };
-        if let Some(mut stdin) = stdin {
+        if let Some(stdin) = &mut stdin {
             // If it has ended already, its output says why.
             let _ = stdin.write_all(&body);
         }
@@ -264,6 +266,7 @@ impl Sandboxes {
         // Before the process is waited for: until then its id can't be another's.
         let is_late = watcher.join().unwrap_or(false);
         let ended = child.wait();
+        drop(stdin);
         match (last, ended) {
             (Some(Ok(built)), _) => Ok(built),
             (Some(Err(_)) | None, _) if is_late => Err(JobFailure::from(Problem::new(
