@@ -1,7 +1,7 @@
 //! What a sandbox changed in its workspace: list, apply, drop.
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use crate::object::only_from_an_object;
 
@@ -13,6 +13,43 @@ pub struct ApplyChanges {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
     pub paths: Vec<String>,
+}
+
+/// Which changes to compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ChangeDiffQuery {
+    /// Only this path and everything below it, relative to the workspace; may be repeated. By default all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[param(value_type = Vec<String>, example = json!(["src"]))]
+    pub path: Vec<String>,
+}
+
+/// Changes, compared with the host's directory as it is now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeDiffs {
+    /// Each change that was selected.
+    pub items: Vec<ChangeDiff>,
+}
+
+/// One change, compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ChangeDiff {
+    /// The path, relative to the workspace.
+    pub path: String,
+    /// As in the list of changes.
+    pub change: String,
+    /// As in the list of changes.
+    pub kind: String,
+    /// A unified diff of its contents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub diff: Option<String>,
+    /// Why there is none: `not_a_file`, `not_text`, or `too_long` if the answer is full; then ask for this path alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reason: Option<String>,
 }
 
 /// The changes of a sandbox, in no particular order.

@@ -41,7 +41,10 @@ mod volume;
 
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
-pub use changes::{AppliedChange, AppliedChanges, ApplyChanges, ChangeList, SandboxChange, SkippedChange};
+pub use changes::{
+    AppliedChange, AppliedChanges, ApplyChanges, ChangeDiff, ChangeDiffQuery, ChangeDiffs, ChangeList, SandboxChange,
+    SkippedChange,
+};
 pub use code::Code;
 pub use environment::Environment;
 pub use event::{EventList, EventsQuery, PauseReason, SandboxEvent, SandboxEventBody};

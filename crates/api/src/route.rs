@@ -67,6 +67,8 @@ pub const FILES_SIGN: &str = "/api/v1/sandboxes/{id}/files/sign";
 pub const CHANGES: &str = "/api/v1/sandboxes/{id}/changes";
 /// Apply changes to the host's directory.
 pub const CHANGES_APPLY: &str = "/api/v1/sandboxes/{id}/changes/apply";
+/// Compare changes with the host's directory.
+pub const CHANGES_DIFF: &str = "/api/v1/sandboxes/{id}/changes/diff";
 /// Forget changes.
 pub const CHANGES_DROP: &str = "/api/v1/sandboxes/{id}/changes/drop";
 /// A port of a sandbox, without a path.

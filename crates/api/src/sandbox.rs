@@ -3,8 +3,9 @@
 use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
-    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, Limits, NetworkMode, PolicyHash, Problem,
-    ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount, WorkspaceName,
+    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, HostPath, Limits, NetworkMode, PolicyHash,
+    Problem, ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount,
+    WorkspaceName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -69,6 +70,11 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::WorkspaceName>)]
     pub workspace: Option<WorkspaceName>,
+    /// Another directory of the server's host instead, by its path: only for a user of that host, through the server's Unix socket. It is
+    /// opened with that user's rights, and mounted in the same way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::HostDirectory>)]
+    pub directory: Option<HostPath>,
     /// Volumes of the project, each at a path of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::VolumeMountShape>, max_items = 16)]
@@ -108,6 +114,7 @@ impl TryFrom<Draft> for CreateSandbox {
             tier,
             template,
             workspace,
+            workspace_user,
             fs,
             protect,
             mounts,
@@ -125,6 +132,7 @@ impl TryFrom<Draft> for CreateSandbox {
         let unavailable = [
             ("tier", tier.is_some()),
             ("workspace", workspace.is_some()),
+            ("workspace_user", workspace_user.is_some()),
             ("fs", fs.is_some()),
             ("protect", !protect.is_empty()),
             ("mounts", !mounts.is_empty()),

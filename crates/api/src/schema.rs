@@ -74,6 +74,8 @@ stand_ins! {
     NetworkRule => rule();
     /// A workspace's name.
     WorkspaceName => text("The name of a directory of the operator's", r"^[a-z0-9][a-z0-9._-]{0,63}$", "site");
+    /// A directory of the server's host.
+    HostDirectory => text("The absolute path of a directory of the server's host", r"^/[^\u0000]{1,4094}$", "/home/me/project");
     /// A volume's id.
     VolumeId => text("The id of a volume", r"^vol_[a-z2-7]{26}$", "vol_d3xp67dqheak6zygmmwjfuhq5f");
     /// A volume's name.

@@ -88,6 +88,7 @@ impl Order {
             tier: _,
             template,
             workspace,
+            workspace_user,
             fs,
             protect,
             mounts,
@@ -105,6 +106,7 @@ impl Order {
         let given = [
             ("template", template.is_some()),
             ("workspace", workspace.is_some()),
+            ("workspace_user", workspace_user.is_some()),
             ("fs", fs.is_some()),
             ("protect", !protect.is_empty()),
             ("mounts", !mounts.is_empty()),

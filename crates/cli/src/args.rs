@@ -16,7 +16,7 @@ use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
 use crate::remote::{
-    AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments, SnapshotArguments,
+    AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments, ServerArguments, SnapshotArguments,
 };
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
@@ -81,14 +81,16 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Exit status: 0 done; 1 some paths were refused (their changes are still kept); 125 saggar failed."
+    after_help = "Exit status: 0 done; 1 some paths were refused (their changes are still kept), or the server refused; 125 saggar failed."
 )]
 pub(crate) struct ChangesArguments {
     #[command(subcommand)]
     pub(crate) command: ChangesCommand,
-    /// Print one JSON object
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) server: ServerArguments,
+    /// Use the sandboxes of a server instead of this host's; --url implies it
+    #[arg(long = "server", id = "on_server", global = true, help_heading = "Server", conflicts_with = "data_dir")]
+    pub(crate) on_server: bool,
     /// Data directory: where records and changes are kept
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<PathBuf>,

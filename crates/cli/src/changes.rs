@@ -4,34 +4,33 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use saggar_domain::{Code, Problem, SandboxId};
-use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Difference, Entry, Kind, Wanted, is_plain, reap};
+use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Entry, Kind, Unified, Wanted, is_plain, reap};
 use serde_json::json;
-use similar::TextDiff;
 
 use crate::args::{ChangesArguments, ChangesCommand};
 use crate::outcome::{OUR_FAILURE, problem_text, visible};
+use crate::remote;
 
-/// Time limit for computing a minimal diff; after it, diffs are coarse.
-const DIFF_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of lines between the first and the last difference for a minimal diff.
-const CLOSE_MAX: usize = 10_000;
 /// Some paths were refused; the others were done.
-const NOT_ALL: u8 = 1;
+pub(crate) const NOT_ALL: u8 = 1;
 
 pub(crate) fn main(arguments: ChangesArguments) -> ExitCode {
+    if arguments.on_server || arguments.server.url.is_some() {
+        return remote::changes(&arguments.server, arguments.command);
+    }
+    let is_json = arguments.server.json;
     let outcome = DataDirectory::open(arguments.data_dir.as_deref()).and_then(|data| {
         reap(&data);
-        execute(&data, arguments.command, arguments.json)
+        execute(&data, arguments.command, is_json)
     });
     match outcome {
         Ok((text, code)) => match std::io::stdout().write_all(text.as_bytes()) {
             Ok(()) => code,
             Err(_) => ExitCode::from(OUR_FAILURE),
         },
-        Err(problem) if arguments.json => {
+        Err(problem) if is_json => {
             println!("{}", json!({"schema": "saggar.changes/v1", "error": problem}));
             ExitCode::from(OUR_FAILURE)
         }
@@ -210,53 +209,23 @@ fn diff(changes: &Changes, picked: &Picked, objects: Objects) -> Result<(String,
     picked.check(changes)?;
     let workspace = changes.workspace()?;
     let mut text = objects.counted(changes);
-    let deadline = Instant::now() + DIFF_PATIENCE;
+    let mut unified = Unified::begin();
     for entry in changes.entries().iter().filter(|entry| picked.has(entry) && !objects.hides(entry)) {
-        if entry.kind != Kind::File || entry.change == Change::Mode {
+        if !Unified::is_of(entry) {
             text.push_str(&line(entry));
             continue;
         }
-        match changes.difference(&workspace, entry) {
-            Difference::Binary => text.push_str(&format!("{} (not text)\n", line(entry).trim_end())),
-            Difference::Text(before, after) => {
-                let (old, new) = (format!("a/{}", entry.path), format!("b/{}", entry.path));
-                let is_close = Instant::now() < deadline;
-                text.push_str(&difference(&old, &new, &before, &after, is_close));
-            }
+        match unified.of(changes, &workspace, entry) {
+            None => text.push_str(&format!("{} (not text)\n", line(entry).trim_end())),
+            Some(difference) => text.push_str(&difference),
         }
     }
     Ok((plain(&text), ExitCode::SUCCESS))
 }
 
-/// A unified diff. A minimal diff takes quadratic time, so a program could make it take forever. If the files are too
-/// large, or time has run out, everything between the first and the last difference becomes one block. Nothing is
-/// left out either way.
-fn difference(old: &str, new: &str, before: &str, after: &str, is_close: bool) -> String {
-    let (a, b): (Vec<&str>, Vec<&str>) =
-        (before.split_inclusive('\n').collect(), after.split_inclusive('\n').collect());
-    let same = a.iter().zip(&b).take_while(|(a, b)| a == b).count();
-    let same_end = a[same..].iter().rev().zip(b[same..].iter().rev()).take_while(|(a, b)| a == b).count();
-    let (gone, come) = (&a[same..a.len() - same_end], &b[same..b.len() - same_end]);
-    if is_close && gone.len().max(come.len()) <= CLOSE_MAX {
-        return TextDiff::from_lines(before, after).unified_diff().header(old, new).to_string();
-    }
-    let range = |lines: &[&str]| format!("{},{}", if lines.is_empty() { same } else { same + 1 }, lines.len());
-    let mut text = format!("--- {old}\n+++ {new}\n@@ -{} +{} @@\n", range(gone), range(come));
-    for (sign, lines) in [('-', gone), ('+', come)] {
-        for line in lines {
-            text.push(sign);
-            text.push_str(line);
-            if !line.ends_with('\n') {
-                text.push_str("\n\\ No newline at end of file\n");
-            }
-        }
-    }
-    text
-}
-
 /// Contents come from a sandbox: on a terminal they must not act on it or hide parts of themselves. So anything that
 /// isn't plain text is shown as escaped bytes. Where output is not a terminal, the diff is printed unchanged.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     use std::io::IsTerminal;
     if std::io::stdout().is_terminal() { shown(text) } else { text.to_owned() }
 }
@@ -327,18 +296,6 @@ fn unfinished(what: &str, error: &std::io::Error) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_coarse_difference_holds_everything() {
-        let coarse = |before: &str, after: &str| difference("a/f", "b/f", before, after, false);
-        assert_eq!(
-            coarse("1\n2\n3\n4\n", "1\nx\n3\ny\n4\n"),
-            "--- a/f\n+++ b/f\n@@ -2,2 +2,3 @@\n-2\n-3\n+x\n+3\n+y\n"
-        );
-        assert_eq!(coarse("", "x"), "--- a/f\n+++ b/f\n@@ -0,0 +1,1 @@\n+x\n\\ No newline at end of file\n");
-        let long = |first: &str| first.to_owned() + &"x\n".repeat(CLOSE_MAX + 1);
-        assert_eq!(difference("a", "b", &long("1\n"), &long("2\n"), true).lines().count(), 8, "most of it is the same");
-    }
 
     #[test]
     fn nothing_of_a_text_is_hidden_on_a_terminal() {

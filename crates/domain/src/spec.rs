@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::canonical::PolicyHash;
 use crate::environment::{EnvDraft, MANAGED_NETWORK_VARIABLES};
+use crate::host_user::HostUser;
 use crate::limit::{DraftLimits, Limits};
 use crate::mode::{FsMode, NetworkMode, Storage, Template, Tier, User};
 use crate::mount::{Mount, check_mounts};
@@ -46,6 +47,9 @@ pub struct Draft {
     /// The directory mounted at /workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<HostPath>,
+    /// The user in whose name it is opened; otherwise it is opened by Saggar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_user: Option<HostUser>,
     /// Write access to the workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fs: Option<FsMode>,
@@ -95,6 +99,9 @@ pub struct Spec {
     pub template_id: Option<TemplateId>,
     /// Without one, /workspace is private and empty.
     pub workspace: Option<HostPath>,
+    /// The user in whose name it is opened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workspace_user: Option<HostUser>,
     pub fs: FsMode,
     /// Read-only paths in the workspace, including the built-in ones.
     pub protect: Vec<ProtectedPath>,
@@ -132,6 +139,7 @@ impl Draft {
             tier: one_of("tier", self.tier, other.tier)?,
             template: one_of("template", self.template, other.template)?,
             workspace: one_of("workspace", self.workspace, other.workspace)?,
+            workspace_user: one_of("workspace_user", self.workspace_user, other.workspace_user)?,
             fs: one_of("fs", self.fs, other.fs)?,
             protect: joined(self.protect, other.protect),
             mounts: joined(self.mounts, other.mounts),
@@ -156,6 +164,7 @@ impl Draft {
             tier: _,
             template: _,
             workspace,
+            workspace_user,
             fs: _,
             protect,
             mounts,
@@ -170,8 +179,12 @@ impl Draft {
             limits: _,
             strict: _,
         } = self;
-        let asked =
-            [("workspace", workspace.is_some()), ("protect", !protect.is_empty()), ("mounts", !mounts.is_empty())];
+        let asked = [
+            ("workspace", workspace.is_some()),
+            ("workspace_user", workspace_user.is_some()),
+            ("protect", !protect.is_empty()),
+            ("mounts", !mounts.is_empty()),
+        ];
         asked.into_iter().find_map(|(name, is_asked)| is_asked.then_some(name))
     }
 
@@ -264,6 +277,7 @@ impl Spec {
             template_id,
             protect: protected(fs, draft.workspace.is_some(), draft.protect)?,
             workspace: draft.workspace,
+            workspace_user: draft.workspace_user,
             fs,
             mounts: draft.mounts,
             volumes: draft.volumes,

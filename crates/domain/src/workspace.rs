@@ -28,6 +28,13 @@ pub(crate) fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
 /// Refuses the scratch mode if there is nothing to make a scratch copy of: no changes would be kept. Stored drafts may
 /// contain it, so this is checked for new sandboxes only. `read-only` alone stands: it makes /workspace unwritable.
 pub(crate) fn check_scratch(draft: &Draft) -> Result<(), Problem> {
+    if draft.workspace_user.is_some() && (draft.fs != Some(FsMode::Scratch) || draft.workspace.is_none()) {
+        return Err(Problem::new(
+            Code::Contradiction,
+            "workspace_user is for a workspace that is mounted copy-on-write",
+            "add fs = \"scratch\" and a workspace, or leave workspace_user out",
+        ));
+    }
     match (draft.fs, &draft.workspace) {
         (Some(fs @ FsMode::Scratch), None) => Err(needs_workspace(&format!("filesystem mode {fs}"))),
         (None | Some(FsMode::Scratch | FsMode::WorkspaceWrite | FsMode::ReadOnly), _) => Ok(()),

@@ -4,12 +4,14 @@
 //! response. If the limit of connections is reached, an idle one is closed; if none is idle, the new one gets an
 //! error and is closed.
 
+mod caller;
 mod connections;
 mod foreign;
 mod idle;
 mod panics;
 mod patience;
 pub mod tls;
+mod unix;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
@@ -34,9 +36,11 @@ use self::panics::{ContainedExecutor, contained};
 use self::patience::Patient;
 use crate::request::context::Peer;
 
+pub use self::caller::Caller;
 pub use self::connections::Bounds;
 pub(crate) use self::connections::{Answering, Connection};
 pub use self::panics::contain_panics;
+pub use self::unix::{LocalSocket, LocalSocketError};
 
 /// Time limit for a client's first bytes, for the handshake, and for the headers of its next request.
 const HEADERS_PATIENCE: Duration = Duration::from_secs(10);
@@ -63,9 +67,11 @@ const PING_PATIENCE: Duration = Duration::from_secs(10);
 const IDLE_PATIENCE: Duration = Duration::from_secs(15);
 /// The first bytes of an HTTP/2 connection.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// Accepts connections until told to stop, then lets requests in progress finish, within `grace`.
 pub async fn listen(
     listener: TcpListener,
+    local: Option<LocalSocket>,
     router: Router,
     tls: Option<TlsAcceptor>,
     bounds: Bounds,
@@ -76,10 +82,11 @@ pub async fn listen(
     let full = full();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept() => accepted.map(|(stream, address)| (Arrived::Tcp(stream), Caller::Network(address.ip()))),
+            accepted = unix::accept(local.as_ref()) => accepted.map(|(stream, caller)| (Arrived::Unix(stream), caller)),
             _ = stopping.wait_for(|stopping| *stopping) => break,
         };
-        let (stream, address) = match accepted {
+        let (stream, caller) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Usually out of descriptors. Accepting again at once would spin until there are some.
@@ -88,23 +95,30 @@ pub async fn listen(
                 continue;
             }
         };
-        let Some(connection) = connections.admit(address.ip()) else {
-            if tls.is_none() {
-                // It fits the socket's empty buffer; a client that doesn't read it doesn't matter.
-                let _ = stream.try_write(&full);
-            }
+        let Some(connection) = connections.admit(caller) else {
+            // It fits the socket's empty buffer; a client that doesn't read it doesn't matter.
+            let _ = match &stream {
+                Arrived::Tcp(stream) if tls.is_none() => stream.try_write(&full),
+                Arrived::Tcp(_) => Ok(0),
+                Arrived::Unix(stream) => stream.try_write(&full),
+            };
             continue;
         };
-        // Small responses should not wait for more data.
-        let _ = stream.set_nodelay(true);
+        let peer = Peer { caller, connection: Arc::new(connection) };
         let (router, tls, stopping) = (router.clone(), tls.clone(), stopping.clone());
         tokio::spawn(contained(async move {
-            let connection = Arc::new(connection);
-            let peer = Peer { address: address.ip(), connection: Arc::clone(&connection) };
+            let connection = Arc::clone(&peer.connection);
             let serving = async {
-                match tls {
-                    Some(tls) => serve_tls(stream, tls, router, peer, stopping).await,
-                    None => serve_plain(stream, router, peer, stopping).await,
+                match (stream, tls) {
+                    (Arrived::Tcp(stream), tls) => {
+                        // Small responses should not wait for more data.
+                        let _ = stream.set_nodelay(true);
+                        match tls {
+                            Some(tls) => serve_tls(stream, tls, router, peer, stopping).await,
+                            None => serve_plain(stream, router, peer, stopping).await,
+                        }
+                    }
+                    (Arrived::Unix(stream), _) => serve_begun(stream, router, peer, stopping).await,
                 }
             };
             tokio::select! {
@@ -113,10 +127,16 @@ pub async fn listen(
             }
         }));
     }
-    drop(listener);
+    drop((listener, local));
     if tokio::time::timeout(grace, connections.none_left()).await.is_err() {
         tracing::info!("interrupted requests that did not finish within the grace period");
     }
+}
+
+/// A new connection.
+enum Arrived {
+    Tcp(TcpStream),
+    Unix(UnixStream),
 }
 
 /// The response to a connection beyond the limit.
@@ -144,12 +164,20 @@ async fn serve_tls(stream: TcpStream, tls: TlsAcceptor, router: Router, peer: Pe
     serve(stream, is_http2, router, peer, stopping).await;
 }
 
-async fn serve_plain(mut stream: TcpStream, router: Router, peer: Peer, stopping: Stopping) {
+async fn serve_plain(stream: TcpStream, router: Router, peer: Peer, stopping: Stopping) {
     match in_time(foreign::is_tls(&stream), &stopping).await {
         Some(Ok(false)) => {}
-        Some(Ok(true)) => return foreign::refuse_tls(stream, peer.address),
+        Some(Ok(true)) => return foreign::refuse_tls(stream, peer.caller),
         Some(Err(_)) | None => return,
     }
+    serve_begun(stream, router, peer, stopping).await;
+}
+
+/// Without TLS: on a loopback address, behind a proxy, or on a socket that never leaves this host.
+async fn serve_begun<I>(mut stream: I, router: Router, peer: Peer, stopping: Stopping)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let Some(Ok((is_http2, begun))) = in_time(first_bytes(&mut stream), &stopping).await else { return };
     serve(Begun { begun, taken: 0, stream }, is_http2, router, peer, stopping).await;
 }
@@ -164,7 +192,7 @@ async fn in_time<T>(begin: impl Future<Output = T>, stopping: &Stopping) -> Opti
 }
 
 /// Reads until it is clear whether the client uses HTTP/2, and returns the bytes.
-async fn first_bytes(stream: &mut TcpStream) -> std::io::Result<(bool, Vec<u8>)> {
+async fn first_bytes(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<(bool, Vec<u8>)> {
     let mut begun = vec![0; PREFACE.len()];
     let mut length = 0;
     loop {
@@ -252,13 +280,13 @@ fn http2() -> http2::Builder<ContainedExecutor> {
 }
 
 /// A stream of which some bytes were already read.
-struct Begun {
+struct Begun<I> {
     begun: Vec<u8>,
     taken: usize,
-    stream: TcpStream,
+    stream: I,
 }
 
-impl AsyncRead for Begun {
+impl<I: AsyncRead + Unpin> AsyncRead for Begun<I> {
     fn poll_read(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,
@@ -275,7 +303,7 @@ impl AsyncRead for Begun {
     }
 }
 
-impl AsyncWrite for Begun {
+impl<I: AsyncWrite + Unpin> AsyncWrite for Begun<I> {
     fn poll_write(
         mut self: std::pin::Pin<&mut Self>,
         context: &mut std::task::Context<'_>,

@@ -89,6 +89,7 @@ impl From<Fault> for Refusal {
                 Self::new(Code::NotFound, problem.message, problem.help)
             }
             Fault::Refused(problem) => Self(Box::new(problem.into())),
+            Fault::Forbidden { help, .. } => Self::new(Code::Forbidden, what, help),
             Fault::File(file) => Self::from(file),
             Fault::PortClosed { .. } => Self::new(
                 Code::PortRefused,

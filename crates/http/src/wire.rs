@@ -7,10 +7,12 @@ use std::time::Duration;
 use saggar_api as api;
 use saggar_api::Timestamp;
 use saggar_domain::{
-    EndReason, EnvDraft, ExecId, ExecState, HostMask, Ingress, Labels, OutputStream, PublicPorts, RunId, SandboxId,
-    Timeout, User,
+    EndReason, EnvDraft, ExecId, ExecState, HostMask, HostUser, Ingress, Labels, OutputStream, PublicPorts, RunId,
+    SandboxId, Timeout, User,
 };
-use saggar_runtime::{ExecEvent, ExecView, Finished, NewSandbox, NewTerms, StoredExec};
+use saggar_runtime::{
+    AskedWorkspace, ChangeDiff, ExecEvent, ExecView, Finished, NewSandbox, NewTerms, NoDiff, StoredExec,
+};
 use saggar_store::{self as store, ExecProgress, Life};
 use saggar_supervisor::control;
 use serde_json::Value;
@@ -112,7 +114,11 @@ pub fn lifetime(name: &str, span: Timeout) -> Result<Duration, Refusal> {
 }
 
 /// A sandbox to create.
-pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<NewSandbox, Refusal> {
+pub fn new_sandbox(
+    create: api::CreateSandbox,
+    caller: Option<HostUser>,
+    default_ttl: Duration,
+) -> Result<NewSandbox, Refusal> {
     Ok(NewSandbox {
         labels: labels(create.labels.iter())?,
         public_ports: public_ports(&create.ports)?,
@@ -123,9 +129,28 @@ pub fn new_sandbox(create: api::CreateSandbox, default_ttl: Duration) -> Result<
             idle_timeout: create.idle_timeout.map(|span| lifetime("idle_timeout", span)).transpose()?,
         },
         auto_resume: create.auto_resume,
-        workspace: create.workspace.clone(),
+        workspace: asked_workspace(&create, caller)?,
         spec: create.into_spec(),
     })
+}
+
+/// The directory of the host that it asks for. A path is only for a user of that host.
+fn asked_workspace(create: &api::CreateSandbox, caller: Option<HostUser>) -> Result<Option<AskedWorkspace>, Refusal> {
+    match (&create.workspace, &create.directory, caller) {
+        (None, None, _) => Ok(None),
+        (Some(name), None, _) => Ok(Some(AskedWorkspace::Named(name.clone()))),
+        (None, Some(path), Some(user)) => Ok(Some(AskedWorkspace::Directory { path: path.clone(), user })),
+        (None, Some(_), None) => Err(Refusal::new(
+            api::Code::Forbidden,
+            "a directory of the host can be named only by a user of that host, through the server's Unix socket",
+            "connect to that socket, such as with --url unix:/run/saggar.sock; or ask the operator for a workspace by name",
+        )),
+        (Some(_), Some(_), _) => Err(Refusal::new(
+            api::Code::Contradiction,
+            "workspace and directory are both mounted at /workspace",
+            "leave one of them out",
+        )),
+    }
 }
 
 /// Environment entries of whatever client, by the domain's rules.
@@ -349,6 +374,27 @@ pub fn changes(kept: saggar_runtime::KeptChanges) -> api::ChangeList {
     });
     let skipped = kept.skipped.into_iter().map(|one| api::SkippedChange { path: one.path.to_string(), why: one.why });
     api::ChangeList { items: items.collect(), skipped: skipped.collect() }
+}
+
+/// Compared changes in the API's format.
+pub fn diffs(compared: Vec<ChangeDiff>) -> api::ChangeDiffs {
+    let word = |value: serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    let item = |one: ChangeDiff| {
+        let (diff, reason) = match one.text {
+            Ok(text) => (Some(text), None),
+            Err(NoDiff::NotAFile) => (None, Some("not_a_file")),
+            Err(NoDiff::NotText) => (None, Some("not_text")),
+            Err(NoDiff::Omitted) => (None, Some("too_long")),
+        };
+        api::ChangeDiff {
+            path: one.entry.path.to_string(),
+            change: word(serde_json::json!(one.entry.change)),
+            kind: word(serde_json::json!(one.entry.kind)),
+            diff,
+            reason: reason.map(str::to_owned),
+        }
+    };
+    api::ChangeDiffs { items: compared.into_iter().map(item).collect() }
 }
 
 /// The outcome of applying changes, in the API's format.

@@ -50,6 +50,9 @@ pub enum Fault {
     /// The request is invalid or not allowed.
     #[error("{0}")]
     Refused(Problem),
+    /// The caller isn't the user of the host that this is for.
+    #[error("{what}")]
+    Forbidden { what: String, help: String },
     #[error("{}", .0.message())]
     File(FileFault),
     /// No program listens on the port.

@@ -48,7 +48,7 @@ pub(crate) use look::RUN_LABEL;
 pub use look::{ExecView, StoredExec};
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
-pub use workspace::{AppliedChange, KeptChanges, Workspaces};
+pub use workspace::{AppliedChange, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};
 
 use crate::egress;
 use crate::fault::Fault;

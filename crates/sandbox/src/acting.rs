@@ -6,25 +6,45 @@
 
 use rustix::process::{Gid, getgroups};
 use rustix::thread::set_thread_groups;
+use saggar_domain::HostUser;
 
 use crate::host_tree::HostTree;
 
 /// Until this is dropped, files are created and accessed with the owner's ids. Only root can take another user's ids.
 pub(crate) struct ActingAs {
+    user: HostUser,
     /// Root's own groups, to be restored.
     groups: Vec<Gid>,
 }
 
 impl ActingAs {
     pub(crate) fn owner_of(tree: &HostTree) -> Self {
+        Self::user(HostUser { uid: tree.uid, gid: tree.gid })
+    }
+
+    /// As a user of the host, with its own group alone.
+    pub(crate) fn user(user: HostUser) -> Self {
         let mut groups = Vec::new();
         if rustix::process::geteuid().is_root() {
             groups = getgroups().unwrap_or_default();
             set_groups(&groups, &[]);
             // The group first: afterwards we could no longer change it.
-            set_filesystem_ids(tree.uid, tree.gid);
+            set_filesystem_ids(user.uid, user.gid);
         }
-        Self { groups }
+        Self { user, groups }
+    }
+
+    /// Does one thing with our own ids, such as opening a file of the data directory.
+    pub(crate) fn as_ourselves<T>(&self, work: impl FnOnce() -> T) -> T {
+        let is_root = rustix::process::geteuid().is_root();
+        if is_root {
+            set_filesystem_ids(0, 0);
+        }
+        let done = work();
+        if is_root {
+            set_filesystem_ids(self.user.uid, self.user.gid);
+        }
+        done
     }
 }
 

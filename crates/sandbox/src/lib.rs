@@ -47,7 +47,7 @@ pub use accounts::account_in;
 pub use allocator::Allocator;
 pub use answers::Answers;
 pub use changes::{
-    Applied, ApplyOutcome, Change, Changes, Difference, Entry, Guard, Hidden, Kind, Name, Skipped, Wanted, is_plain,
+    Applied, ApplyOutcome, Change, Changes, Entry, Guard, Hidden, Kind, Name, Skipped, Unified, Wanted, is_plain,
 };
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};

@@ -181,7 +181,10 @@ fn bring(data: &DataDirectory, spec: &Spec) -> Result<Brought, Problem> {
     };
     let mut brought = Brought::default();
     if let Some(path) = &spec.workspace {
-        let tree = HostTree::open(path, Code::InvalidWorkspace, "workspace")?;
+        let tree = match spec.workspace_user {
+            Some(user) => HostTree::open_as(path, user, Code::InvalidWorkspace, "workspace")?,
+            None => HostTree::open(path, Code::InvalidWorkspace, "workspace")?,
+        };
         if !tree.is_directory {
             return Err(Problem::new(
                 Code::InvalidWorkspace,

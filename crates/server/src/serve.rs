@@ -10,7 +10,7 @@ use saggar_domain::Count;
 use saggar_domain::net::EgressMaxima;
 use saggar_http::access::spelling;
 use saggar_http::listen::tls::{Certificate, Tls, TlsError};
-use saggar_http::listen::{Bounds, listen};
+use saggar_http::listen::{Bounds, LocalSocket, LocalSocketError, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
 use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, SnapshotLimits, Subject, Upkeep, VolumeLimits};
@@ -44,6 +44,8 @@ pub enum ServeError {
         source: std::io::Error,
     },
     #[error(transparent)]
+    Socket(#[from] LocalSocketError),
+    #[error(transparent)]
     Tls(#[from] TlsError),
     /// An error of the operating system.
     #[error("{0}")]
@@ -58,6 +60,12 @@ impl ServeError {
             Self::Runtime(Fault::SealingKey { help, .. }) => (*help).to_owned(),
             Self::Runtime(_) => "see the lines above, and check the data directory".to_owned(),
             Self::Listen { .. } => "choose another port with --port, or stop the program that uses it".to_owned(),
+            Self::Socket(LocalSocketError::InUse(_)) => {
+                "stop the program that uses it, or choose another path with --socket".to_owned()
+            }
+            Self::Socket(_) => {
+                "choose another path with --socket, in a directory that the server may write to".to_owned()
+            }
             Self::Tls(_) => "check --tls-certificate and --tls-key".to_owned(),
             Self::System(_) => "check the resource limits of this process".to_owned(),
         }
@@ -76,6 +84,11 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     }
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let address = listener.local_addr()?;
+    let mode = config.listen.socket_mode.bits();
+    let local = config.listen.socket.as_deref().map(|path| LocalSocket::open(path, mode)).transpose()?;
+    if let Some(local) = &local {
+        tracing::info!(path = %local.path().display(), "listening on a Unix socket");
+    }
     let adopted = sandboxes.adopt().await?;
     tracing::info!(
         live = adopted.live,
@@ -120,7 +133,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     }));
     let (ended, working) = (stopping.clone(), worker);
     let working = tokio::spawn(async move { working.run(ended).await });
-    let serving = listen(listener, compose::router(server), tls.map(|tls| tls.acceptor), bounds, stopping, grace);
+    let serving =
+        listen(listener, local, compose::router(server), tls.map(|tls| tls.acceptor), bounds, stopping, grace);
     let told = async {
         tokio::select! {
             _ = terminate.recv() => {}

@@ -17,10 +17,11 @@ use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
 use super::body::Body;
+use super::dial::{Dialer, socket_of};
 use super::error::Error;
 use super::options::ClientOptions;
 
-type Connections<B> = Pool<HttpsConnector<HttpConnector>, B>;
+type Connections<B> = Pool<HttpsConnector<Dialer>, B>;
 
 /// The two connection pools.
 #[derive(Debug)]
@@ -33,20 +34,23 @@ impl Pools {
     pub(crate) fn new(options: &ClientOptions) -> Result<Self, Error> {
         let tls = tls(options)?;
         let builder = |tls: ClientConfig| HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http();
-        let calls = builder(tls.clone()).enable_http1().enable_http2().wrap_connector(tcp(options));
-        let upgrades = builder(tls).enable_http1().wrap_connector(tcp(options));
+        let calls = builder(tls.clone()).enable_http1().enable_http2().wrap_connector(dialer(options));
+        let upgrades = builder(tls).enable_http1().wrap_connector(dialer(options));
         let mut pool = Pool::builder(TokioExecutor::new());
         pool.pool_timer(TokioTimer::new()).timer(TokioTimer::new());
         Ok(Self { calls: pool.build(calls), upgrades: pool.build(upgrades) })
     }
 }
 
-fn tcp(options: &ClientOptions) -> HttpConnector {
+fn dialer(options: &ClientOptions) -> Dialer {
+    if let Some(path) = socket_of(&options.url) {
+        return Dialer::Unix(path);
+    }
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(options.connect_timeout));
-    connector
+    Dialer::Tcp(connector)
 }
 
 fn tls(options: &ClientOptions) -> Result<ClientConfig, Error> {

@@ -7,7 +7,7 @@ use crate::secret::Secret;
 /// A client's options.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Such as `http://127.0.0.1:7420`; a path before the API's own is kept.
+    /// Such as `http://127.0.0.1:7420`; a path before the API's own is kept. Or `unix:/run/saggar.sock`.
     pub url: String,
     /// The API key.
     pub key: Option<Secret>,

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::answer::Answer;
 use super::body::Body;
 use super::connect::{Pools, failure, is_refused};
+use super::dial::socket_of;
 use super::error::Error;
 use super::options::ClientOptions;
 use super::retry;
@@ -32,7 +33,11 @@ struct Shared {
 impl Client {
     /// Doesn't connect yet.
     pub fn new(options: ClientOptions) -> Result<Self, Error> {
-        let base = options.url.trim_end_matches('/').to_owned();
+        let base = match socket_of(&options.url) {
+            // The name that a server knows itself by.
+            Some(_) => "http://localhost".to_owned(),
+            None => options.url.trim_end_matches('/').to_owned(),
+        };
         let address = || Error::Address(options.url.clone());
         let uri: Uri = base.parse().map_err(|_| address())?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
@@ -54,7 +59,7 @@ impl Client {
 
     /// The server's URL.
     pub fn url(&self) -> &str {
-        &self.shared.base
+        self.shared.options.url.trim_end_matches('/')
     }
 
     pub(crate) fn pools(&self) -> &Pools {
@@ -154,7 +159,7 @@ impl Call {
             let request = request(&self.client.shared, &self.method, &self.url, &self.headers, body)?;
             let error = match self.client.shared.pools.calls.request(request).await {
                 Ok(response) => return Answer::of(response).await,
-                Err(error) => failure(error, &self.client.shared.base),
+                Err(error) => failure(error, self.client.url()),
             };
             failures += 1;
             match again {

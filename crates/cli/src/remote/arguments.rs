@@ -7,7 +7,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
 use saggar_domain::{
-    ByteSize, Count, Cpus, ExecId, GuestPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout, User, WorkspaceName,
+    ByteSize, Count, Cpus, ExecId, GuestPath, HostPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout, User,
+    WorkspaceName,
 };
 
 use super::place::Place;
@@ -43,7 +44,7 @@ pub(crate) struct KeyArguments {
 /// The server and the credentials to use.
 #[derive(Args, Debug, Default)]
 pub(crate) struct ServerArguments {
-    /// The server's address, such as http://127.0.0.1:7420
+    /// The server's address, such as http://127.0.0.1:7420 or unix:/run/saggar.sock
     #[arg(long, value_name = "URL", global = true, help_heading = "Server")]
     pub(crate) url: Option<String>,
     /// API key; prefer SAGGAR_API_KEY, because other users of this machine can see command lines
@@ -172,9 +173,10 @@ pub(crate) struct CreateArguments {
     /// Snapshot that it starts from, instead of a template
     #[arg(long, value_name = "SNAPSHOT", value_parser = super::snapshot_arguments::snapshot_id, conflicts_with = "template")]
     pub(crate) snapshot: Option<SnapshotId>,
-    /// Directory of the server's host, by the name that its operator gave it; mounted copy-on-write at /workspace
-    #[arg(long, value_name = "NAME", value_parser = workspace_name)]
-    pub(crate) workspace: Option<WorkspaceName>,
+    /// Directory of the server's host, mounted copy-on-write at /workspace: a name that its operator gave, or through the server's
+    /// Unix socket (--url unix:PATH) a path such as ./project
+    #[arg(long, value_name = "NAME|DIR", value_parser = host_directory)]
+    pub(crate) workspace: Option<HostDirectory>,
     /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
@@ -352,9 +354,23 @@ fn state(text: &str) -> Result<SandboxState, String> {
     SandboxState::parse(text).ok_or_else(|| format!("choose one of: {}", names.join(", ")))
 }
 
-fn workspace_name(text: &str) -> Result<WorkspaceName, String> {
-    WorkspaceName::parse(text).ok_or_else(|| {
-        "not a workspace's name: the server's operator names directories, and clients no path".to_owned()
+/// A directory of the server's host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum HostDirectory {
+    /// By the operator's name.
+    Named(WorkspaceName),
+    /// By its path, from the root directory.
+    Path(HostPath),
+}
+
+fn host_directory(text: &str) -> Result<HostDirectory, String> {
+    if text.contains('/') || [".", ".."].contains(&text) {
+        let path = std::path::absolute(text).map_err(|error| format!("the current directory: {}", error.kind()))?;
+        let path = path.to_str().ok_or("its path is not UTF-8")?;
+        return HostPath::parse(path).map(HostDirectory::Path);
+    }
+    WorkspaceName::parse(text).map(HostDirectory::Named).ok_or_else(|| {
+        "neither a workspace's name, which the server's operator gave, nor a path such as ./project".to_owned()
     })
 }
 

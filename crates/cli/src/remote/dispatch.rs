@@ -8,6 +8,8 @@ use saggar_api::client::Client;
 use saggar_domain::RunId;
 use serde::Serialize;
 
+use crate::args::ChangesCommand;
+
 use super::agent_arguments::{AgentArguments, AgentCommand};
 use super::agent_run::RunRequest;
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
@@ -73,6 +75,10 @@ pub(crate) fn agent(arguments: AgentArguments) -> ExitCode {
             agent_run::main(&client, request, is_json).await.map_err(|failure| failure.with_access(&access))
         }),
     }
+}
+
+pub(crate) fn changes(server: &ServerArguments, command: ChangesCommand) -> ExitCode {
+    start(server, async |client| super::changes::main(&client, command, server.json).await)
 }
 
 pub(crate) fn net(server: &ServerArguments, task: NetTask) -> ExitCode {

@@ -6,7 +6,7 @@ use saggar_api::client::{Client, Error, SandboxHandle};
 use saggar_api::{CreateSandbox, Labels, ListSandboxes, Ports, ResumeSandbox, Sandbox, SandboxState, States};
 use saggar_domain::{SandboxId, Timeout};
 
-use super::arguments::{CreateArguments, ListArguments};
+use super::arguments::{CreateArguments, HostDirectory, ListArguments};
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::shown::{labels, line, now, span};
@@ -41,12 +41,18 @@ pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json:
 }
 
 fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> {
+    let (workspace, directory) = match arguments.workspace {
+        None => (None, None),
+        Some(HostDirectory::Named(name)) => (Some(name), None),
+        Some(HostDirectory::Path(path)) => (None, Some(path)),
+    };
     Ok(CreateSandbox {
         template: match arguments.snapshot {
             Some(snapshot) => snapshot.template_name(),
             None => arguments.template.unwrap_or_default(),
         },
-        workspace: arguments.workspace,
+        workspace,
+        directory,
         labels: collected(arguments.labels)?,
         ttl: arguments.ttl,
         on_timeout: arguments.on_timeout.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Commands that talk to a server: `saggar sandbox …`, `saggar agent …`, `saggar runs …`, `saggar key …`, `saggar secret …` and `saggar template --server …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar agent …`, `saggar runs …`, `saggar key …`, `saggar secret …`, `saggar template --server …` and `saggar changes --server …`.
 //!
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
@@ -8,6 +8,7 @@ mod agent_commands;
 mod agent_file;
 mod agent_run;
 mod arguments;
+mod changes;
 mod copy;
 mod dispatch;
 mod exec;
@@ -39,7 +40,7 @@ mod unpack;
 
 pub(crate) use agent_arguments::AgentArguments;
 pub(crate) use arguments::{KeyArguments, SandboxArguments, ServerArguments, sandbox_id};
-pub(crate) use dispatch::{agent, key, net, runs, sandbox, secret, snapshot, template};
+pub(crate) use dispatch::{agent, changes, key, net, runs, sandbox, secret, snapshot, template};
 pub(crate) use net::NetTask;
 pub(crate) use run_arguments::RunsArguments;
 pub(crate) use secret_arguments::SecretArguments;

@@ -6,10 +6,11 @@
 //! longest. A connection with a request in progress is never closed for another.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, watch};
+
+use super::caller::Caller;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -38,7 +39,7 @@ struct Table {
 
 #[derive(Debug)]
 struct Place {
-    address: IpAddr,
+    address: Caller,
     requests: usize,
     is_known: bool,
     idle_since: u64,
@@ -60,8 +61,8 @@ impl Connections {
     }
 
     /// A slot for one more; `None` if there is none and no idle connection to close.
-    pub fn admit(&self, address: IpAddr) -> Option<Connection> {
-        let address = neighbourhood(address);
+    pub fn admit(&self, address: Caller) -> Option<Connection> {
+        let address = address.neighbourhood();
         let Bounds { all, per_address } = self.0.bounds;
         let mut state = self.lock();
         if state.of(address) >= per_address {
@@ -93,7 +94,7 @@ impl Connections {
 }
 
 impl Table {
-    fn of(&self, address: IpAddr) -> usize {
+    fn of(&self, address: Caller) -> usize {
         self.places.values().filter(|place| place.address == address).count()
     }
 
@@ -103,8 +104,8 @@ impl Table {
     }
 
     /// Closes one idle connection: of this address, or of the one with the most.
-    fn make_room(&mut self, address: Option<IpAddr>) -> Option<()> {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+    fn make_room(&mut self, address: Option<Caller>) -> Option<()> {
+        let mut counts: HashMap<Caller, usize> = HashMap::new();
         for place in self.places.values() {
             *counts.entry(place.address).or_default() += 1;
         }
@@ -168,28 +169,27 @@ impl Drop for Answering {
     }
 }
 
-/// What counts as one address: for IPv6 the /64 network, which belongs to one client.
-fn neighbourhood(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use futures_util::FutureExt;
+    use saggar_domain::HostUser;
 
     use super::*;
 
-    const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-    const THERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
+    const HERE: Caller = Caller::Network(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1)));
+    const THERE: Caller = Caller::Network(IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2)));
+
+    fn network(address: &str) -> Caller {
+        Caller::Network(address.parse().unwrap())
+    }
 
     fn connections(all: usize, per_address: usize) -> Connections {
         Connections::new(Bounds { all, per_address })
     }
 
-    fn admit(connections: &Connections, address: IpAddr) -> Arc<Connection> {
+    fn admit(connections: &Connections, address: Caller) -> Arc<Connection> {
         Arc::new(connections.admit(address).expect("there is room"))
     }
 
@@ -238,11 +238,14 @@ mod tests {
     #[test]
     fn addresses_of_one_network_of_ipv6_are_one() {
         let all = connections(9, 1);
-        let _held = admit(&all, "2001:db8::1".parse().unwrap()).begin();
-        assert!(all.admit("2001:db8::ffff:2".parse().unwrap()).is_none());
-        assert!(all.admit("2001:db8:0:1::1".parse().unwrap()).is_some());
-        let _mapped = admit(&all, "::ffff:10.0.0.1".parse().unwrap()).begin();
+        let _held = admit(&all, network("2001:db8::1")).begin();
+        assert!(all.admit(network("2001:db8::ffff:2")).is_none());
+        assert!(all.admit(network("2001:db8:0:1::1")).is_some());
+        let _mapped = admit(&all, network("::ffff:10.0.0.1")).begin();
         assert!(all.admit(HERE).is_none(), "one address, however it is written");
+        let _user = admit(&all, Caller::Local(HostUser { uid: 1000, gid: 1 })).begin();
+        assert!(all.admit(Caller::Local(HostUser { uid: 1000, gid: 2 })).is_none(), "one user, whatever group");
+        assert!(all.admit(Caller::Local(HostUser { uid: 1001, gid: 1 })).is_some());
     }
 
     #[tokio::test]

@@ -2,11 +2,12 @@
 //! breaking the handshake.
 
 use std::io;
-use std::net::IpAddr;
 
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+
+use super::caller::Caller;
 
 /// The first byte of a TLS handshake. No HTTP request begins with it.
 const HANDSHAKE: u8 = 0x16;
@@ -37,7 +38,7 @@ pub(crate) async fn answer_plain_http(mut stream: TcpStream) {
 }
 
 /// Ends the handshake of a TLS client with an alert, and logs the cause.
-pub(crate) fn refuse_tls(stream: TcpStream, peer: IpAddr) {
+pub(crate) fn refuse_tls(stream: TcpStream, peer: Caller) {
     tracing::info!(%peer, "refused a TLS client: this port uses plain HTTP; use http://, or start the server with --tls");
     let mut sent = [0; 8192];
     // A leftover is removed at the next start.

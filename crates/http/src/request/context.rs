@@ -5,14 +5,13 @@
 //! byte of the response, or the end of an upgraded connection.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use saggar_api::{Code, Problem};
 use saggar_domain::{KeyId, RunId, SandboxId};
 use saggar_runtime::{Action, Subject};
 
-use crate::listen::{Answering, Connection};
+use crate::listen::{Answering, Caller, Connection};
 use crate::refusal::Refusal;
 
 tokio::task_local! {
@@ -22,10 +21,10 @@ tokio::task_local! {
 /// Retry-After of a request beyond the limit, in seconds.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// The peer's address; part of every request that came over the network.
+/// Who sent it; part of every request that came through a listener.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    pub address: IpAddr,
+    pub caller: Caller,
     pub connection: Arc<Connection>,
 }
 
@@ -67,7 +66,7 @@ pub struct Told {
     pub key: Option<KeyId>,
     pub sandbox: Option<SandboxId>,
     pub run: Option<RunId>,
-    pub peer: Option<IpAddr>,
+    pub peer: Option<Caller>,
     /// Whether it is forwarded into a sandbox.
     pub is_for_sandbox: bool,
 }
@@ -120,7 +119,7 @@ impl Context {
 
     pub fn told(&self) -> Told {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let peer = self.peer.as_ref().map(|peer| peer.address);
+        let peer = self.peer.as_ref().map(|peer| peer.caller);
         Told {
             key: known.key.clone(),
             sandbox: known.sandbox.clone(),

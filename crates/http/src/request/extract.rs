@@ -10,10 +10,12 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use saggar_api::Code;
-use saggar_domain::{ExecId, SandboxId};
+use saggar_domain::{ExecId, HostUser, SandboxId};
 use serde::de::value::Error as ValueError;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
+use super::context::Peer;
+use crate::listen::Caller;
 use crate::refusal::Refusal;
 
 /// Maximum size of a JSON body.
@@ -77,6 +79,25 @@ impl<S: Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
         Ok(Self(saggar_api::read::query(parts.uri.query().unwrap_or_default())?))
+    }
+}
+
+/// The user of this host who sent the request through the server's Unix socket; `None` for everyone else.
+pub struct LocalCaller(pub Option<HostUser>);
+
+/// What proxies add: then the request is somebody else's than the user's who connected.
+const FORWARDED: &[&str] = &["forwarded", "via", "x-forwarded-for", "x-real-ip"];
+
+impl<S: Sync> FromRequestParts<S> for LocalCaller {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        let caller = parts.extensions.get::<Peer>().map(|peer| peer.caller);
+        let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
+        Ok(Self(match caller {
+            Some(Caller::Local(user)) if !is_forwarded => Some(user),
+            Some(Caller::Local(_) | Caller::Network(_)) | None => None,
+        }))
     }
 }
 

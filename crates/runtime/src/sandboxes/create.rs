@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use saggar_domain::{
     Code, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts,
-    SandboxId, SnapshotId, Spec, Timestamp, User, WorkspaceName,
+    SandboxId, SnapshotId, Spec, Timestamp, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
@@ -17,6 +17,7 @@ use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
 use super::making::Making;
 use super::pool::{PoolKind, PoolNetwork, Ready, StoredTemplate};
+use super::workspace::AskedWorkspace;
 use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
@@ -31,8 +32,8 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 pub struct NewSandbox {
     /// What it is to be. Nothing of the host: that is refused.
     pub spec: Draft,
-    /// A directory of the operator's, mounted copy-on-write.
-    pub workspace: Option<WorkspaceName>,
+    /// A directory of the host, mounted copy-on-write.
+    pub workspace: Option<AskedWorkspace>,
     pub labels: Labels,
     pub terms: NewTerms,
     /// Whether traffic resumes it while it is paused.

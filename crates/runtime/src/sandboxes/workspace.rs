@@ -1,10 +1,11 @@
-//! Directories of the host for sandboxes of a server: named by the operator, mounted copy-on-write, and changed only when somebody
-//! applies what a sandbox did.
+//! Directories of the host for sandboxes of a server: mounted copy-on-write, and changed only when somebody applies what a sandbox did.
 //!
-//! No client names a path: the setting `workspaces` says which directories there are. Every project may use each of them.
+//! The setting `workspaces` names the operator's, which every project may use. Only a user of the host who is known by the server's Unix
+//! socket names a path. It is opened in that user's name, by the supervisor and again for its changes: what is compared with it or
+//! applied to it is what that user may read and write, whatever was swapped in meanwhile.
 
-use saggar_domain::{FsMode, HostPath, SandboxId, WorkspaceName};
-use saggar_sandbox::{ApplyOutcome, Changes, Entry, Kind, Skipped, Wanted};
+use saggar_domain::{FsMode, HostPath, HostUser, SandboxId, WorkspaceName};
+use saggar_sandbox::{ApplyOutcome, Changes, Entry, Kind, Skipped, Unified, Wanted};
 use saggar_store::Life;
 
 use super::Sandboxes;
@@ -21,6 +22,36 @@ pub struct KeptChanges {
     pub entries: Vec<Entry>,
     /// Paths that could not be kept.
     pub skipped: Vec<Skipped>,
+}
+
+/// The directory that a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AskedWorkspace {
+    /// One of the operator's.
+    Named(WorkspaceName),
+    /// The directory of a user of this host.
+    Directory { path: HostPath, user: HostUser },
+}
+
+/// The most text of differences in one answer.
+const DIFF_BYTES_MAX: usize = 8 << 20;
+
+/// One change, compared with the host's file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeDiff {
+    pub entry: Entry,
+    pub text: Result<String, NoDiff>,
+}
+
+/// Why there is no difference to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoDiff {
+    /// It is a directory or a link, or only its permissions changed.
+    NotAFile,
+    /// One of the two sides is not text, too long, or not readable for the directory's user.
+    NotText,
+    /// The answer is full: ask for this path alone.
+    Omitted,
 }
 
 /// One change that was to be applied.
@@ -41,10 +72,19 @@ impl Sandboxes {
                 "leave it out, and copy the files into the sandbox; or ask the operator for a directory with the setting `workspaces`",
             ));
         }
-        let Some(name) = &new.workspace else { return Ok(new) };
-        let path = self.settings().workspaces.get(name).cloned();
-        let path = path.ok_or_else(|| Fault::NotFound { what: "workspace", id: name.to_string() })?;
-        new.spec.workspace = Some(path);
+        match &new.workspace {
+            None => return Ok(new),
+            Some(AskedWorkspace::Named(name)) => {
+                let path = self.settings().workspaces.get(name).cloned();
+                let path = path.ok_or_else(|| Fault::NotFound { what: "workspace", id: name.to_string() })?;
+                new.spec.workspace = Some(path);
+            }
+            Some(AskedWorkspace::Directory { path, user }) => {
+                // Only the supervisor opens it: a filesystem of that user's could keep this process waiting.
+                new.spec.workspace = Some(path.clone());
+                new.spec.workspace_user = Some(*user);
+            }
+        }
         new.spec.fs = Some(FsMode::Scratch);
         Ok(new)
     }
@@ -60,17 +100,16 @@ impl Sandboxes {
 
     /// Applies them to the host's directory: all, or these paths with everything below them. What is protected, was held back or changed on
     /// the host too is refused, as by `saggar changes apply`.
-    pub async fn apply_changes(&self, permit: &Permit, paths: Vec<String>) -> Result<Vec<AppliedChange>, Fault> {
+    pub async fn apply_changes(
+        &self,
+        permit: &Permit,
+        caller: Option<HostUser>,
+        paths: Vec<String>,
+    ) -> Result<Vec<AppliedChange>, Fault> {
         permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
         self.on_changes(permit, move |data, changes| {
-            let is_there = |path: &String| changes.entries().iter().any(|entry| entry.path.is_within(path.as_bytes()));
-            if let Some(lost) = paths.iter().find(|path| !is_there(path)) {
-                return Err(refuse(
-                    saggar_domain::Code::InvalidValue,
-                    format!("{lost:?} is not among the changes: it was applied already, or never changed"),
-                    "list the changes; paths are relative to the workspace",
-                ));
-            }
+            check_caller(&changes, caller)?;
+            check_paths(&changes, &paths)?;
             let workspace = changes.workspace().map_err(hide_path)?;
             let guard = changes.guard(&workspace).map_err(hide_path)?;
             let wants = |entry: &Entry| {
@@ -93,6 +132,40 @@ impl Sandboxes {
                 },
             };
             Ok(applied.into_iter().map(shown).collect())
+        })
+        .await
+    }
+
+    /// Compares them with the host's directory as it is now: all, or these paths with everything below them.
+    pub async fn diff_changes(
+        &self,
+        permit: &Permit,
+        caller: Option<HostUser>,
+        paths: Vec<String>,
+    ) -> Result<Vec<ChangeDiff>, Fault> {
+        permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
+        self.on_changes(permit, move |_, changes| {
+            check_caller(&changes, caller)?;
+            check_paths(&changes, &paths)?;
+            let workspace = changes.workspace().map_err(hide_path)?;
+            let is_picked =
+                |entry: &&Entry| paths.is_empty() || paths.iter().any(|path| entry.path.is_within(path.as_bytes()));
+            let mut left = DIFF_BYTES_MAX;
+            let mut unified = Unified::begin();
+            let mut compare = |entry: &Entry| -> Result<String, NoDiff> {
+                if left == 0 {
+                    return Err(NoDiff::Omitted);
+                }
+                if !Unified::is_of(entry) {
+                    return Err(NoDiff::NotAFile);
+                }
+                let text = unified.of(&changes, &workspace, entry).ok_or(NoDiff::NotText)?;
+                let rest = left.checked_sub(text.len());
+                left = rest.unwrap_or(0);
+                rest.map(|_| text).ok_or(NoDiff::Omitted)
+            };
+            let picked = changes.entries().iter().filter(is_picked);
+            Ok(picked.map(|entry| ChangeDiff { text: compare(entry), entry: entry.clone() }).collect())
         })
         .await
     }
@@ -127,6 +200,30 @@ impl Sandboxes {
             work(this.data(), changes)
         });
         done.await.map_err(|error| Fault::internal("working on changes", error))?
+    }
+}
+
+/// What belongs to a user of the host is compared and applied for that user alone, and for root.
+fn check_caller(changes: &Changes, caller: Option<HostUser>) -> Result<(), Fault> {
+    let Some(user) = changes.workspace_user() else { return Ok(()) };
+    if caller.is_some_and(|caller| caller.is_root() || caller.uid == user.uid) {
+        return Ok(());
+    }
+    Err(Fault::Forbidden {
+        what: "the changes are of a directory that belongs to a user of the server's host".to_owned(),
+        help: "use the server's Unix socket as that user, or drop them".to_owned(),
+    })
+}
+
+fn check_paths(changes: &Changes, paths: &[String]) -> Result<(), Fault> {
+    let is_there = |path: &String| changes.entries().iter().any(|entry| entry.path.is_within(path.as_bytes()));
+    match paths.iter().find(|path| !is_there(path)) {
+        None => Ok(()),
+        Some(lost) => Err(refuse(
+            saggar_domain::Code::InvalidValue,
+            format!("{lost:?} is not among the changes: it was applied already, or never changed"),
+            "list the changes; paths are relative to the workspace",
+        )),
     }
 }
 

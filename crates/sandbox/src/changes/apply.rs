@@ -60,7 +60,7 @@ impl Changes {
         let mut shared = Shared::of(self.entries());
         let mut results = Vec::new();
         for entry in removals.into_iter().rev().chain(rest) {
-            let outcome = match self.apply_one(workspace, guard, entry, wanted(entry), &mut shared) {
+            let outcome = match self.apply_one(workspace, &owner, guard, entry, wanted(entry), &mut shared) {
                 Ok(()) => ApplyOutcome::Done,
                 Err(why) => ApplyOutcome::Refused(why),
             };
@@ -79,6 +79,7 @@ impl Changes {
     fn apply_one(
         &self,
         workspace: &HostTree,
+        owner: &ActingAs,
         guard: &Guard<'_>,
         entry: &Entry,
         wanted: Wanted,
@@ -110,15 +111,16 @@ impl Changes {
             (Change::Added | Change::Modified, Kind::Link) => put_link(&parent, name, entry),
             (Change::Added | Change::Modified, Kind::File) => match shared.link(workspace, &parent, entry) {
                 Some(()) => put_beside(&parent, name, entry),
-                None => self.put_file(&parent, name, entry).map(|inode| shared.add(entry, inode)),
+                None => self.put_file(owner, &parent, name, entry).map(|inode| shared.add(entry, inode)),
             },
         };
         outcome.map_err(|errno| errno.to_string())
     }
 
     /// Returns the file's inode.
-    fn put_file(&self, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<u64, Errno> {
-        let content = self.content(entry)?;
+    fn put_file(&self, owner: &ActingAs, parent: &OwnedFd, name: &[u8], entry: &Entry) -> Result<u64, Errno> {
+        // Only we may read what is kept.
+        let content = owner.as_ourselves(|| self.content(entry))?;
         let beside = beside(entry);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = openat(parent, beside.as_str(), flags, Mode::from_raw_mode(0o600))?;

@@ -29,7 +29,7 @@ pub(crate) fn collect(
 ) -> std::io::Result<()> {
     let lower = open_directory(workspace.fd.as_fd(), b"")?;
     let waiting = vec![Name(Vec::new())];
-    let mut walk = Walk { upper: layer.as_fd(), lower: lower.as_fd(), started_ns, waiting, pending, go_on };
+    let mut walk = Walk { upper: layer.as_fd(), lower: lower.as_fd(), started_ns, waiting, pending, go_on, workspace };
     while let Some(directory) = walk.waiting.pop() {
         walk.directory(&directory)?;
     }
@@ -44,6 +44,7 @@ struct Walk<'a> {
     waiting: Vec<Name>,
     pending: &'a mut Pending,
     go_on: GoOn<'a>,
+    workspace: &'a HostTree,
 }
 
 impl Walk<'_> {
@@ -140,7 +141,11 @@ impl Walk<'_> {
     }
 
     fn is_as_below(&self, path: &Name, file: &OwnedFd) -> std::io::Result<bool> {
-        match open_file(self.lower, path.as_bytes()).and_then(|old| is_same(file, &old, self.go_on)) {
+        // Whether a file is as it was is told only of what the user could read.
+        let acting = self.workspace.acting();
+        let old = open_file(self.lower, path.as_bytes());
+        drop(acting);
+        match old.and_then(|old| is_same(file, &old, self.go_on)) {
             Ok(is_same) => Ok(is_same),
             Err(errno @ (Errno::CANCELED | Errno::TIMEDOUT)) => Err(errno.into()),
             Err(_) => Ok(false),

@@ -12,6 +12,7 @@ mod entry;
 mod guard;
 mod hidden;
 mod store;
+mod unified;
 
 pub use apply::{Applied, ApplyOutcome, Wanted};
 pub(crate) use collect::collect;
@@ -20,5 +21,6 @@ pub(crate) use entry::Base;
 pub use entry::{Change, Entry, Kind, Name, Skipped, is_plain};
 pub use guard::Guard;
 pub use hidden::Hidden;
-pub use store::{Changes, Difference};
+pub use store::Changes;
 pub(crate) use store::{Pending, forget_orphans, forget_pending};
+pub use unified::Unified;

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat, mkdirat, openat, renameat, unlinkat};
 use rustix::io::Errno;
-use saggar_domain::{Code, HostPath, Problem, SandboxId};
+use saggar_domain::{Code, HostPath, HostUser, Problem, SandboxId};
 use serde::{Deserialize, Serialize};
 
 use super::compare::{GoOn, copy, open_file};
@@ -35,6 +35,9 @@ struct Manifest {
     /// each boot, so only the inode is stored. The path is followed through no link.
     #[serde(default)]
     workspace_inode: Option<u64>,
+    /// The user in whose name the workspace was opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    workspace_user: Option<HostUser>,
     /// Paths that were protected when the sandbox ran.
     #[serde(default)]
     protected: Vec<String>,
@@ -44,7 +47,7 @@ struct Manifest {
 
 /// Both sides of a changed text file.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Difference {
+pub(crate) enum Difference {
     /// Before and after, as text.
     Text(String, String),
     /// Not text, or too long.
@@ -157,6 +160,7 @@ impl Pending {
             schema: SCHEMA.to_owned(),
             workspace: workspace.path.display().to_string(),
             workspace_inode: Some(workspace.inode),
+            workspace_user: workspace.user,
             protected,
             entries: std::mem::take(&mut self.entries),
             skipped,
@@ -219,15 +223,23 @@ impl Changes {
         &self.manifest.skipped
     }
 
-    /// The workspace that was changed.
     /// The workspace as it was named. It may be gone by now.
     pub fn workspace_path(&self) -> &str {
         &self.manifest.workspace
     }
 
+    /// The user in whose name the workspace was opened, and is opened again.
+    pub fn workspace_user(&self) -> Option<HostUser> {
+        self.manifest.workspace_user
+    }
+
+    /// The workspace that was changed.
     pub fn workspace(&self) -> Result<HostTree, Problem> {
         let path = HostPath::parse(&self.manifest.workspace).map_err(|error| unreadable(&error))?;
-        let tree = HostTree::open(&path, Code::InvalidWorkspace, "workspace")?;
+        let tree = match self.workspace_user() {
+            Some(user) => HostTree::open_as(&path, user, Code::InvalidWorkspace, "workspace")?,
+            None => HostTree::open(&path, Code::InvalidWorkspace, "workspace")?,
+        };
         // The path contained no link when it was stored.
         let is_same = self.manifest.workspace_inode.is_none_or(|inode| inode == tree.inode);
         if tree.path.as_os_str() != path.as_str() || !is_same {
@@ -244,7 +256,7 @@ impl Changes {
         &self.manifest.protected
     }
 
-    pub fn difference(&self, workspace: &HostTree, entry: &Entry) -> Difference {
+    pub(crate) fn difference(&self, workspace: &HostTree, entry: &Entry) -> Difference {
         let read = |file: Result<OwnedFd, Errno>| -> Option<String> {
             let file = std::fs::File::from(file.ok()?);
             let metadata = file.metadata().ok()?;
@@ -258,7 +270,10 @@ impl Changes {
         let before = match entry.change {
             Change::Added => Some(String::new()),
             Change::Modified | Change::Removed | Change::Mode => {
-                read(open_file(workspace.fd.as_fd(), entry.path.as_bytes()))
+                let acting = workspace.acting();
+                let file = open_file(workspace.fd.as_fd(), entry.path.as_bytes());
+                drop(acting);
+                read(file)
             }
         };
         let after = match (entry.kind, entry.blob) {

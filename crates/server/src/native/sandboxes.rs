@@ -11,7 +11,7 @@ use saggar_api::{
 use saggar_domain::SandboxState;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Create, Kill, List, Read};
-use saggar_http::extract::{Json, JsonText, Query};
+use saggar_http::extract::{Json, JsonText, LocalCaller, Query};
 use saggar_http::live::SandboxesAsked;
 use saggar_http::request::idempotency;
 use saggar_http::wire;
@@ -42,12 +42,13 @@ resource! {
 pub(crate) async fn create(
     allowed: Allowed<Create>,
     State(server): State<Shared>,
+    LocalCaller(caller): LocalCaller,
     headers: HeaderMap,
     body: JsonText,
 ) -> Result<Response, Refusal> {
     let create: CreateSandbox = body.read()?;
     let idempotency = idempotency(&headers, &create)?;
-    let new = wire::new_sandbox(create, server.settings.default_ttl)?;
+    let new = wire::new_sandbox(create, caller, server.settings.default_ttl)?;
     let created = server.sandboxes.create(&allowed.permit, new, idempotency).await?;
     let unenforced = server.learn_unenforced(created.unenforced);
     let sandbox = wire::sandbox(created.sandbox, unenforced)?;

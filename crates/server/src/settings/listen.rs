@@ -8,11 +8,17 @@ use super::ConfigError;
 use super::section::{Origins, Setting, Table, setting};
 use super::value::{Value, choice};
 
+/// The longest path of a socket, without the NUL.
+const SOCKET_PATH_MAX: usize = 107;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenSettings {
     pub address: IpAddr,
     /// 0 means any free port.
     pub port: u16,
+    /// A Unix socket beside it.
+    pub socket: Option<PathBuf>,
+    pub socket_mode: SocketMode,
     pub auth: Auth,
     pub tls: bool,
     /// In PEM; without one a self-signed one is created.
@@ -43,6 +49,18 @@ choice!(
     }
 );
 
+choice!(
+    /// Which users of the host may connect to the Unix socket. Each needs a key, as everywhere.
+    SocketMode {
+        /// Its owner.
+        Owner = "0600",
+        /// Its owner and its group.
+        Group = "0660",
+        /// Everyone, as on a loopback address.
+        Everyone = "0666",
+    }
+);
+
 /// Domain of the sandboxes' ports, as `{port}-{sandbox}.DOMAIN`. In lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Domain(String);
@@ -56,6 +74,8 @@ impl Default for ListenSettings {
         Self {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 7420,
+            socket: None,
+            socket_mode: SocketMode::Everyone,
             auth: Auth::Keys,
             tls: false,
             tls_certificate: None,
@@ -71,6 +91,12 @@ impl Table for ListenSettings {
     const SETTINGS: &'static [Setting<Self>] = &[
         setting!(address, Process, "where to listen"),
         setting!(port, Process, "port to listen on; 0 for any free port"),
+        setting!(socket, Process, "Unix socket to listen on too, for users of this host; none by default"),
+        setting!(
+            socket_mode,
+            Process,
+            "who may connect to it: 0600 (the server's user), 0660 (and the group), 0666 (everyone)"
+        ),
         setting!(auth, Process, "authentication: keys, or off (on a loopback address only)"),
         setting!(tls, Process, "use TLS; without tls_certificate a self-signed certificate is created"),
         setting!(tls_certificate, Process, "certificate chain, in PEM"),
@@ -97,6 +123,12 @@ impl Table for ListenSettings {
                 "add --tls (tls = true in a file), or `--plaintext anywhere` if a proxy in front of the server provides TLS",
             ));
         }
+        if let Some(socket) = self.socket.as_ref().filter(|socket| socket.as_os_str().len() > SOCKET_PATH_MAX) {
+            return Err(ConfigError::new(
+                format!("socket {} has a path of more than {SOCKET_PATH_MAX} bytes", socket.display()),
+                "choose a shorter path, such as /run/saggar.sock",
+            ));
+        }
         if self.tls_certificate.is_some() != self.tls_key.is_some() {
             return Err(ConfigError::new(
                 "tls_certificate and tls_key must be set together, and one is missing",
@@ -107,6 +139,16 @@ impl Table for ListenSettings {
             return Err(ConfigError::new("a certificate is set but tls is off", "add --tls (tls = true in a file)"));
         }
         self.tls_key.as_deref().map_or(Ok(()), check_key_file)
+    }
+}
+
+impl SocketMode {
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+            Self::Everyone => 0o666,
+        }
     }
 }
 

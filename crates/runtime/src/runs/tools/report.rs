@@ -48,6 +48,7 @@ pub(super) fn not_begun(fault: &Fault) -> Report {
         | Fault::NoSuchSecret(_)
         | Fault::NoSuchTemplate(_)
         | Fault::Refused(_)
+        | Fault::Forbidden { .. }
         | Fault::File(_)
         | Fault::PortClosed { .. }
         | Fault::PortNotAllowed { .. }

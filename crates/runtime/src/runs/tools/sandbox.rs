@@ -17,7 +17,7 @@ use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 use crate::runs::effects::About;
-use crate::sandboxes::{NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now};
+use crate::sandboxes::{AskedWorkspace, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now};
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -110,7 +110,7 @@ impl RunSandbox {
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
             spec: self.about.agent.sandbox.draft(),
-            workspace: self.about.agent.sandbox.workspace.clone(),
+            workspace: self.about.agent.sandbox.workspace.clone().map(AskedWorkspace::Named),
             labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
