@@ -167,3 +167,97 @@ fn tail(text: &str) -> &str {
     let from = text.len().saturating_sub(200);
     text.get(from..).unwrap_or(text)
 }
+
+fn edit(arguments: Value) -> Value {
+    json!({ "tool": "edit", "arguments": arguments })
+}
+
+fn files(arguments: Value) -> Value {
+    json!({ "tool": "files", "arguments": arguments })
+}
+
+/// One call in each turn, so that each waits for the one before.
+fn one_by_one(calls: Vec<Value>) -> Value {
+    calls.into_iter().map(|call| json!({ "calls": [call] })).chain([json!({ "text": "done" })]).collect()
+}
+
+#[test]
+fn an_edit_is_made_once_and_can_be_undone_whenever_the_server_is_killed() {
+    const PATH: &str = "/tmp/a.txt";
+    let calls = || {
+        vec![
+            files(json!({ "op": "write", "path": PATH, "content": "one\ntwo\n" })),
+            edit(json!({ "op": "insert", "path": PATH, "line": 1, "content": "x" })),
+            edit(json!({ "op": "replace", "path": PATH, "old": "two", "new": "2" })),
+            edit(json!({ "op": "undo", "path": PATH })),
+            shell("cat /tmp/a.txt"),
+            edit(json!({ "op": "undo", "path": PATH })),
+            edit(json!({ "op": "undo", "path": PATH })),
+            shell("cat /tmp/a.txt"),
+        ]
+    };
+    for point in ["", "edit/noted", "edit/written", "edit/undone", "edit/marked"] {
+        let mut server = Server::start_with(&["--pool-max", "0"]);
+        if !point.is_empty() {
+            server.stop();
+            server.fails_at = format!("kill {point}");
+            server.begin();
+        }
+        let run = begin(&server, &agent_with(json!({ "edit": {} }), one_by_one(calls())));
+        if !point.is_empty() {
+            assert_eq!(server.ended().code(), None, "it was killed at {point}");
+            server.fails_at.clear();
+            server.begin();
+        }
+        until_completed(&server, &run);
+        let given = results(&server, &run);
+        assert_eq!(given[1], "inserted 1 line after line 1", "{point}");
+        assert_eq!(given[2], "replaced once, at line 3", "{point}");
+        assert_eq!(said(&given[4])["stdout"], "one\nx\ntwo\n", "{point}: {given:?}");
+        assert_eq!(given[6], "there is no edit of this file to undo", "{point}");
+        assert_eq!(said(&given[7])["stdout"], "one\ntwo\n", "{point}: {given:?}");
+    }
+}
+
+#[test]
+fn files_are_searched_read_by_lines_and_complained_about_with_what_helps() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let long = "printf 'line\\n%.0s' $(seq 3000) > /tmp/d/long; printf 'a\\0b' > /tmp/d/binary; printf '\\033[31mred\\a\\n' > /tmp/d/red; mkdir /tmp/d/.git; echo needle > /tmp/d/.git/x";
+    let calls = vec![
+        edit(json!({ "op": "create", "path": "/tmp/d/a.rs", "content": "fn one() {}\nfn needle() {}\n" })),
+        shell(long),
+        files(json!({ "op": "search", "path": "/tmp/d", "text": "needle" })),
+        files(json!({ "op": "read", "path": "/tmp/d/long", "start": 2999 })),
+        edit(json!({ "op": "view", "path": "/tmp/d/long", "lines": 3 })),
+        edit(json!({ "op": "view", "path": "/tmp/d/binary" })),
+        edit(json!({ "op": "view", "path": "/tmp/d/red" })),
+        edit(json!({ "op": "create", "path": "/tmp/d/a.rs", "content": "" })),
+        edit(json!({ "op": "replace", "path": "/tmp/d/a.rs", "old": "fn ", "new": "pub fn " })),
+        edit(json!({ "op": "replace", "path": "/tmp/d/a.rs", "old": "fn needles() {}", "new": "" })),
+        edit(json!({ "op": "replace", "path": "/tmp/d/a.rs", "old": "x" })),
+        edit(json!({ "op": "view", "path": "/tmp/d/nothing" })),
+        shell("sed -i s/one/two/ /tmp/d/a.rs"),
+        edit(json!({ "op": "undo", "path": "/tmp/d/a.rs" })),
+        edit(json!({ "op": "grow", "path": "/tmp/d/a.rs" })),
+    ];
+    let run = begin(&server, &agent_with(json!({ "edit": {} }), one_by_one(calls)));
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    let found = json!([{ "path": "a.rs", "line": 2, "text": "fn needle() {}" }]);
+    assert_eq!(said(&given[2]), json!({ "matches": found, "skipped": 0, "is_cut": false }));
+    assert_eq!(given[3], "  2999\tline\n  3000\tline\n");
+    assert!(given[4].ends_with("(lines 1 to 3 of 3000; the next page has \"start\": 4)"), "{}", given[4]);
+    for (index, what) in [
+        (5, "the file is not text"),
+        (6, "     1\t\u{1b}[31mred\u{7}\n"),
+        (7, "the file exists"),
+        (8, "old matches 2 times, at lines 1, 2"),
+        (9, "the nearest line is 2: \"fn needle() {}\""),
+        (10, "missing field `new`"),
+        (11, "does not exist in the sandbox"),
+        (13, "was changed by something else since its last edit"),
+        (14, "the arguments of edit are invalid"),
+    ] {
+        assert!(given[index].contains(what), "{index}: {}", given[index]);
+    }
+}

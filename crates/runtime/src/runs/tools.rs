@@ -7,6 +7,7 @@
 //! is part of the reply in the journal, so a later schema doesn't change what an old journal means. What is performed
 //! reads its arguments once more, strictly: an old journal may have calls that were never checked.
 
+mod edit;
 mod engine;
 mod files;
 mod hands;
@@ -28,4 +29,4 @@ pub(super) use sandbox::RunSandbox;
 
 /// All tools, as the docs list them.
 pub const CATALOGUE: &[Tool] =
-    &[shell::TOOL, files::TOOL, http::TOOL, engine::WAIT, engine::ASK_HUMAN, engine::DELEGATE];
+    &[shell::TOOL, files::TOOL, edit::TOOL, http::TOOL, engine::WAIT, engine::ASK_HUMAN, engine::DELEGATE];

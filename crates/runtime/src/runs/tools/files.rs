@@ -1,5 +1,7 @@
-//! The tool `files`: read, write, list and remove, in the run's sandbox. Repeating an operation is harmless: a file
+//! The tool `files`: read, write, list, search and remove, in the run's sandbox. Repeating an operation is harmless: a file
 //! is replaced as a whole.
+
+mod search;
 
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use saggar_engine::{Class, Report};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::edit::{LINES_MAX, PAGE_MAX, numbered};
 use super::hands::Hands;
 use super::report::{cut, failed, not_begun, read as read_arguments, returned};
 use super::sandbox::RunSandbox;
@@ -19,18 +22,23 @@ use crate::runs::effects::Task;
 
 /// Maximum size of a file that the agent gets, in bytes.
 const READ_MAX: usize = 256 * 1024;
+/// Maximum size of a file in which lines are counted, in bytes; of a longer one, its beginning.
+const RANGE_MAX: usize = 8 << 20;
 /// Maximum number of entries of a directory.
 const LIST_MAX: u32 = 1000;
 
 pub(super) const TOOL: Tool = Tool {
     name: "files",
-    description: "Reads, writes, lists and removes files in the sandbox. A write replaces the whole file.",
+    description: "Reads, writes, lists, searches and removes files in the sandbox. A write replaces the whole file.",
     schema: r#"{
         "type": "object",
         "properties": {
-            "op": {"enum": ["read", "write", "list", "remove"]},
+            "op": {"enum": ["read", "write", "list", "search", "remove"]},
             "path": {"type": "string", "description": "An absolute path, or one below the home directory."},
-            "content": {"type": "string", "description": "With write: the whole file."}
+            "content": {"type": "string", "description": "With write: the whole file."},
+            "start": {"type": "integer", "minimum": 1, "description": "With read: the first line; lines are numbered then."},
+            "lines": {"type": "integer", "minimum": 1, "description": "With read: how many lines; at most 2000."},
+            "text": {"type": "string", "minLength": 1, "description": "With search: the text that lines have."}
         },
         "required": ["op", "path"],
         "additionalProperties": false
@@ -46,10 +54,27 @@ pub(super) const TOOL: Tool = Tool {
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Arguments {
-    Read { path: String },
-    Write { path: String, content: String },
-    List { path: String },
-    Remove { path: String },
+    Read {
+        path: String,
+        #[serde(default)]
+        start: Option<usize>,
+        #[serde(default)]
+        lines: Option<usize>,
+    },
+    Search {
+        path: String,
+        text: String,
+    },
+    Write {
+        path: String,
+        content: String,
+    },
+    List {
+        path: String,
+    },
+    Remove {
+        path: String,
+    },
 }
 
 fn perform<'a>(hands: &'a Hands, _: &'a Task, arguments: &'a str) -> Performing<'a> {
@@ -66,7 +91,20 @@ async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
         Err(report) => return report,
     };
     let done = match arguments {
-        Arguments::Read { path } => read(sandbox, Action::ReadFiles(id), &path).await,
+        Arguments::Read { path, start: None, lines: None } => {
+            read(sandbox, Action::ReadFiles(id), &path, READ_MAX).await
+        }
+        Arguments::Read { path, start, lines } => {
+            let lines = lines.unwrap_or(LINES_MAX).min(LINES_MAX);
+            match read(sandbox, Action::ReadFiles(id), &path, RANGE_MAX).await {
+                Ok(text) => match numbered(&text, start.unwrap_or(1), lines, PAGE_MAX) {
+                    Ok(page) => Ok(page),
+                    Err(complaint) => return returned(complaint, true),
+                },
+                Err(fault) => Err(fault),
+            }
+        }
+        Arguments::Search { path, text } => search::search(sandbox, Action::ReadFiles(id), &path, &text).await,
         Arguments::Write { path, content } => write(sandbox, Action::WriteFiles(id), &path, &content).await,
         Arguments::List { path } => list(sandbox, Action::ReadFiles(id), &path).await,
         Arguments::Remove { path } => remove(sandbox, Action::WriteFiles(id), &path).await,
@@ -80,18 +118,18 @@ async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
     }
 }
 
-async fn read(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String, Fault> {
+async fn read(sandbox: &RunSandbox, action: Action, path: &str, most: usize) -> Result<String, Fault> {
     let path = FilePath::parse(path, User::User)?;
     let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
     // One byte more than is returned shows that there is more.
-    let mut reading = files.read(&path, 0, Some(READ_MAX as u64 + 1)).await?;
+    let mut reading = files.read(&path, 0, Some(most as u64 + 1)).await?;
     let mut bytes = Vec::new();
-    while bytes.len() <= READ_MAX
+    while bytes.len() <= most
         && let Some(some) = reading.next().await?
     {
         bytes.extend_from_slice(&some);
     }
-    Ok(cut(bytes, READ_MAX))
+    Ok(cut(bytes, most))
 }
 
 async fn write(sandbox: &RunSandbox, action: Action, path: &str, content: &str) -> Result<String, Fault> {

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tool::{Performer, Tool};
-use super::{CATALOGUE, files, http, shell};
+use super::{CATALOGUE, edit, files, http, shell};
 
 const REFERENCE: &str = include_str!("../../../../../docs/tools.md");
 
@@ -57,11 +57,16 @@ fn the_reference_names_every_tool_and_every_argument() {
 #[test]
 fn executors_read_the_arguments_that_the_catalogue_names() {
     let of_op = |op: &str| fields::<files::Arguments>(&format!("{{\"op\": {op:?}, \"?\": 1}}"));
-    let files = ["read", "write", "list", "remove"].into_iter().flat_map(of_op).chain(["op".to_owned()]).collect();
+    let files =
+        ["read", "write", "list", "search", "remove"].into_iter().flat_map(of_op).chain(["op".to_owned()]).collect();
+    let of_edit = |op: &str| fields::<edit::Arguments>(&format!("{{\"op\": {op:?}, \"?\": 1}}"));
+    let edits = ["view", "create", "replace", "insert", "undo"];
+    let edit = edits.into_iter().flat_map(of_edit).chain(["op".to_owned()]).collect();
     let described = described();
     for (tool, read) in [
         ("shell", fields::<shell::Arguments>("{\"?\": 1}")),
         ("files", files),
+        ("edit", edit),
         ("http", fields::<http::Arguments>("{\"?\": 1}")),
     ] {
         assert_eq!(described[tool], read, "{tool}");
