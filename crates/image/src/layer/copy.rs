@@ -457,7 +457,7 @@ mod tests {
     use rustix::fs::{CWD, Mode, OFlags, openat};
 
     use super::*;
-    use crate::layer::written::{Content, write};
+    use crate::layer::written::{Content, Copied, copy};
     use crate::limits::Limits;
 
     fn open(path: &Path) -> OwnedFd {
@@ -480,7 +480,7 @@ mod tests {
             std::fs::write(from.join("file"), after).unwrap();
             let placement = Placement { to: "/file", owner: None, mode: None };
             let content = Content::Copies { from: &view, selection: &selection, placement: &placement };
-            let written = write(&content, &View::empty(), open(&to), &mut budget, &go_on);
+            let written = copy(&content, &View::empty(), open(&to), &mut budget, &go_on).and_then(Copied::finish);
             std::fs::remove_dir_all(&root).unwrap();
             let refused = written.err().map(|problem| problem.message);
             assert_eq!(refused.is_some(), expected.is_some(), "{refused:?}");
