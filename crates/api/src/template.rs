@@ -161,15 +161,19 @@ pub struct BuildTemplate {
     /// Name of the template.
     #[param(value_type = schema::TemplateName)]
     pub name: TemplateName,
-    /// Path of the Dockerfile in the archive; `Dockerfile` if absent.
+    /// Path of the Dockerfile in the archive, or of a recipe if it ends with `.toml`; `Dockerfile` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[param(max_length = 512)]
     pub file: Option<String>,
+    /// The stage of the Dockerfile to end with; the last one if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[param(max_length = 512)]
+    pub target: Option<String>,
     /// Build arguments, `NAME=VALUE` each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub arg: Vec<String>,
     /// Run every step, also those that were run before.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_cache: bool,
 }
 

@@ -1,10 +1,12 @@
 //! `saggar template`: imports and builds images, and manages templates, of this host without a server or of a server.
 
 mod build;
+mod context;
 mod on_server;
 mod report;
 
 pub(crate) use build::process as build_process;
+pub(crate) use context::Packing;
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;

@@ -13,6 +13,7 @@ mod tar;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
+use std::process::Stdio;
 
 use harness::{is_root, not_here};
 use http::{Server, eventually};
@@ -353,6 +354,72 @@ fn a_build_is_cancelled_and_ends_with_its_server() {
     assert_eq!(names(&server), ["demo"]);
     let contexts = std::fs::read_dir(server.data().join("templates")).expect("there are some").flatten();
     assert!(contexts.map(|project| project.path().join("contexts")).all(|place| !place.exists()));
+}
+
+#[test]
+fn the_command_line_builds_on_a_server_and_ctrl_c_cancels() {
+    if !is_root() {
+        return not_here("sandboxes of a server need root");
+    }
+    let server = Server::start();
+    upload(&server, "demo", &archive("hello"));
+    let root = http::new_directory();
+    let context = root.join("context");
+    std::fs::create_dir_all(context.join("src")).expect("ours");
+    let command = |arguments: &[&str]| {
+        let mut command = http::command(&["template", "build", "--server"]);
+        command.env("SAGGAR_URL", format!("http://{}", server.address)).env("SAGGAR_API_KEY", &server.key);
+        command.args(arguments).current_dir(&root).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let build = |arguments: &[&str]| {
+        let output = command(arguments).output().expect("it was built");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("text");
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    for (name, text) in [
+        (
+            "Dockerfile",
+            "FROM demo AS one\nARG WHO\nCOPY . /copied\nRUN cat /copied/src/app > /made; echo $WHO >> /made\nFROM one\nRUN touch /two\n",
+        ),
+        (".dockerignore", "secret\nDockerfile\n"),
+        ("secret", "canary"),
+        ("src/app", "app\n"),
+    ] {
+        std::fs::write(context.join(name), text).expect("ours");
+    }
+    let (code, out, err) = build(&["context", "--name", "built", "--build-arg", "WHO=you", "--target", "one"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    assert!(out.starts_with("built built: sha256:") && err.contains("RUN cat"), "{out}{err}");
+    let sandbox = server.sandbox_with(&json!({ "template": "built" }));
+    let listed = server.sh(&sandbox, "cat /made; ls -A /copied; test -e /two && echo two");
+    assert_eq!(listed["stdout"], "app\nyou\n.dockerignore\nsrc\n", "{listed}");
+    // A Dockerfile from elsewhere is no part of what is copied.
+    std::fs::write(root.join("Other"), "FROM demo\nCOPY . /copied\nRUN ls -A /copied > /made\n").expect("ours");
+    let (code, out, err) = build(&["context", "--name", "other", "-f", "Other"]);
+    assert_eq!(code, Some(0), "{out}{err}");
+    let sandbox = server.sandbox_with(&json!({ "template": "other" }));
+    assert_eq!(server.sh(&sandbox, "cat /made")["stdout"], ".dockerignore\nsrc\n");
+    let (code, _, err) = build(&["context", "--name", "x", "--memory", "1G"]);
+    assert!(code == Some(125) && err.contains("--memory is a setting of the server"), "{err}");
+    std::fs::write(context.join("Dockerfile"), "FROM demo\nRUN echo why; exit 3\n").expect("ours");
+    let (code, _, err) = build(&["context", "--name", "x"]);
+    assert!(code == Some(1) && err.contains("why"), "{err}");
+    std::fs::write(context.join("Dockerfile"), "FROM demo\nRUN echo begun; exec sleep 3000\n").expect("ours");
+    let mut child = command(&["context", "--name", "x"]).spawn().expect("it was built");
+    let mut said = std::io::BufReader::new(child.stderr.take().expect("it has a pipe"));
+    let mut line = String::new();
+    while !line.contains("begun") || line.contains("RUN") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut said, &mut line).expect("ours") > 0, "it ended");
+    }
+    let pid = rustix::process::Pid::from_raw(i32::try_from(child.id()).expect("small")).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("ours");
+    assert_eq!(child.wait().expect("ours").code(), Some(1));
+    let jobs = server.get(JOBS).expect(200);
+    assert!(jobs["items"].as_array().expect("a list").iter().any(|job| job["state"] == "cancelled"), "{jobs}");
+    assert_eq!(names(&server), ["built", "demo", "other"]);
+    std::fs::remove_dir_all(&root).expect("ours");
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub use snapshots::{ForkOptions, Forked, SNAPSHOTS, SnapshotLimits, SnapshotQuer
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
 pub use templates::{
     BuildBase, BuildRequest, BuildSource, FilesHash, ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView,
-    RegistryCredentials, RegistryRule, RemovedTemplate, TEMPLATES, TemplateContents, TemplateRest, TemplateView,
-    Upload,
+    RegistryCredentials, RegistryRule, RemovedTemplate, StepLimits, TEMPLATES, TemplateContents, TemplateRest,
+    TemplateView, Upload,
 };
 pub use volumes::{UsedVolume, VOLUMES, VolumeLimits};

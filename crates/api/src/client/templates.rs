@@ -8,8 +8,8 @@ use super::body::Body;
 use super::error::Error;
 use super::send::Client;
 use crate::template::{
-    ImportTemplate, RemovedTemplate, TagTemplate, Template, TemplateJob, TemplateJobList, TemplateList, TemplateLog,
-    TemplateLogQuery, UploadTemplate,
+    BuildTemplate, ImportTemplate, RemovedTemplate, TagTemplate, Template, TemplateJob, TemplateJobList, TemplateList,
+    TemplateLog, TemplateLogQuery, UploadTemplate,
 };
 use crate::{read, route};
 
@@ -50,6 +50,16 @@ impl Client {
     ) -> Result<TemplateJob, Error> {
         let path = format!("{}?{}", route::TEMPLATE_UPLOAD, read::to_query(query));
         self.request(Method::POST, &path).body(Body::streamed(archive, length), ARCHIVE).value_whenever().await
+    }
+
+    /// Sends an archive of a directory, and builds a template from the Dockerfile in it.
+    pub async fn build_template(
+        &self,
+        query: &BuildTemplate,
+        archive: impl AsyncRead + Send + 'static,
+    ) -> Result<TemplateJob, Error> {
+        let path = format!("{}?{}", route::TEMPLATE_BUILD, read::to_query(query));
+        self.request(Method::POST, &path).body(Body::streamed(archive, None), ARCHIVE).value_whenever().await
     }
 
     /// The jobs of our project, newest first.

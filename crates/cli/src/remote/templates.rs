@@ -1,21 +1,26 @@
-//! `saggar template list|show|tag|rm|import` on a server.
+//! `saggar template list|show|tag|rm|import|build` on a server.
 
 use std::path::PathBuf;
 
 use saggar_api::client::Client;
 use saggar_api::{
-    ImportTemplate, Secret, Template, TemplateJob, TemplateJobState, TemplateLogQuery, TemplateName, TemplateRest,
-    UploadTemplate,
+    BuildTemplate, ImportTemplate, Secret, Template, TemplateJob, TemplateJobState, TemplateLogQuery, TemplateName,
+    TemplateRest, UploadTemplate,
 };
 use saggar_domain::JobId;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
+use super::pipe::outward;
 use super::shown::{line, now, size, span};
 use super::table::{aligned, terminal_width};
+use crate::template::Packing;
 
 /// How long to wait before asking about a job again.
 const POLL: std::time::Duration = std::time::Duration::from_millis(250);
+/// Exit status after a second Ctrl-C.
+const INTERRUPTED: u8 = 130;
 /// Digits of an id that a list shows.
 const SHORT: usize = 12;
 
@@ -27,6 +32,7 @@ pub(crate) enum TemplateTask {
     Rm(TemplateName),
     Import(ImportTemplate),
     Upload { archive: PathBuf, query: UploadTemplate },
+    Build { packing: Packing, query: BuildTemplate },
 }
 
 pub(crate) async fn main(client: &Client, task: TemplateTask, is_json: bool) -> CommandResult {
@@ -69,7 +75,11 @@ pub(crate) async fn main(client: &Client, task: TemplateTask, is_json: bool) -> 
         }
         TemplateTask::Import(import) => {
             let job = client.import_template(&import).await?;
-            return follow(client, job, is_json).await;
+            return follow(client, job, "imported", is_json).await;
+        }
+        TemplateTask::Build { packing, query } => {
+            let job = send(client, packing, &query).await?;
+            return follow(client, job, "built", is_json).await;
         }
         TemplateTask::Upload { archive, query } => {
             let opened = tokio::fs::File::open(&archive).await;
@@ -83,7 +93,7 @@ pub(crate) async fn main(client: &Client, task: TemplateTask, is_json: bool) -> 
                 ));
             }
             let job = client.upload_template(&query, file, Some(stat.len())).await?;
-            return follow(client, job, is_json).await;
+            return follow(client, job, "imported", is_json).await;
         }
     }
     Ok(0)
@@ -94,9 +104,37 @@ pub(crate) fn with_credentials(import: ImportTemplate, username: String, passwor
     ImportTemplate { username: Some(username), password: Some(Secret::new(password)), ..import }
 }
 
-/// Prints a job's log until it is over.
-async fn follow(client: &Client, job: TemplateJob, is_json: bool) -> CommandResult {
+/// Sends a directory, packed on a thread of its own while it is sent.
+async fn send(client: &Client, packing: Packing, query: &BuildTemplate) -> Result<TemplateJob, CommandFailure> {
+    let context = packing.context().to_owned();
+    let (mut packer, packed) = outward();
+    let packing = tokio::task::spawn_blocking(move || match packing.write(&mut packer) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            let copy = std::io::Error::new(error.kind(), error.to_string());
+            packer.fail(error);
+            Err(copy)
+        }
+    });
+    match client.build_template(query, packed).await {
+        Ok(job) => Ok(job),
+        // The server's reason takes precedence; if the connection merely broke, our own side may know why.
+        Err(error) if error.problem().is_some() => Err(error.into()),
+        Err(error) => match packing.await {
+            Ok(Err(ours)) if ours.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(CommandFailure::file(&context, "sent", &ours))
+            }
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Prints a job's log until it is over. Ctrl-C cancels it, and a second one only stops following.
+async fn follow(client: &Client, job: TemplateJob, done: &str, is_json: bool) -> CommandResult {
     let id: JobId = job.id;
+    let mut interrupt = signal(SignalKind::interrupt())
+        .map_err(|error| CommandFailure::ours("internal", format!("watching for Ctrl-C: {error}"), "try again"))?;
+    let mut is_cancelled = false;
     let mut from = 0;
     let state = loop {
         let log = client.template_job_log(&id, &TemplateLogQuery { from, limit: None }).await?;
@@ -105,7 +143,17 @@ async fn follow(client: &Client, job: TemplateJob, is_json: bool) -> CommandResu
         }
         from = log.next;
         match log.state {
-            TemplateJobState::Waiting | TemplateJobState::Running => tokio::time::sleep(POLL).await,
+            TemplateJobState::Waiting | TemplateJobState::Running => tokio::select! {
+                () = tokio::time::sleep(POLL) => {}
+                _ = interrupt.recv() => {
+                    if is_cancelled {
+                        return Ok(INTERRUPTED);
+                    }
+                    is_cancelled = true;
+                    note("cancelling; again to leave it to the server");
+                    client.cancel_template_job(&id).await?;
+                }
+            },
             over if log.items.is_empty() => break over,
             TemplateJobState::Succeeded | TemplateJobState::Failed | TemplateJobState::Cancelled => {}
         }
@@ -118,7 +166,7 @@ async fn follow(client: &Client, job: TemplateJob, is_json: bool) -> CommandResu
     match (state, job.problem) {
         (TemplateJobState::Succeeded, _) => {
             let id = job.template.map(|id| id.to_string()).unwrap_or_default();
-            print(format!("imported {}: {id}\n", job.name).as_bytes())?;
+            print(format!("{done} {}: {id}\n", job.name).as_bytes())?;
             Ok(0)
         }
         (_, Some(problem)) => Err(CommandFailure::ours(&problem.code, problem.detail, problem.help).with_status(1)),

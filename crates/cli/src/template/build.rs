@@ -38,22 +38,22 @@ const PATIENCE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 pub(super) struct BuildArguments {
     /// Directory that COPY reads from
     #[arg(default_value = ".")]
-    context: PathBuf,
+    pub(super) context: PathBuf,
     /// Dockerfile, or recipe if it ends with .toml; `-` for a Dockerfile on stdin [default: CONTEXT/Dockerfile]
     #[arg(short, long, value_name = "FILE")]
-    file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
     /// Name of the template
     #[arg(short = 't', long, value_name = "NAME[:TAG]", value_parser = template_name)]
-    name: TemplateName,
+    pub(super) name: TemplateName,
     /// Value of an ARG of the Dockerfile (repeatable)
     #[arg(long = "build-arg", value_name = "K=V", value_parser = env_entry)]
-    build_args: Vec<(String, String)>,
+    pub(super) build_args: Vec<(String, String)>,
     /// Stage of the Dockerfile to end with [default: the last one]
     #[arg(long, value_name = "STAGE")]
-    target: Option<String>,
+    pub(super) target: Option<String>,
     /// Do every step anew
     #[arg(long)]
-    no_cache: bool,
+    pub(super) no_cache: bool,
     /// Network of each RUN: none, proxied (by the rules of --allow and --deny), or host (unmanaged) [default: none]
     #[arg(long = "net", visible_alias = "network", value_name = "MODE", value_parser = network_mode)]
     network: Option<NetworkMode>,
@@ -86,6 +86,26 @@ pub(super) struct BuildArguments {
     /// Maximum number of files, directories and others that they copy and write [default: 1000000]
     #[arg(long, value_name = "N")]
     max_entries: Option<u64>,
+}
+
+impl BuildArguments {
+    /// A flag that says what a server's operator says for all builds.
+    pub(super) fn setting_of_the_server(&self) -> Option<&'static str> {
+        let given = [
+            ("--net", self.network.is_some()),
+            ("--allow and --deny", !self.rules.draft().is_empty()),
+            ("--timeout", self.timeout.is_some()),
+            ("--memory", self.memory.is_some()),
+            ("--cpus", self.cpus.is_some()),
+            ("--pids", self.pids.is_some()),
+            ("--disk", self.disk.is_some()),
+            ("--storage", self.storage.is_some()),
+            ("--output", self.output.is_some()),
+            ("--max-size", self.max_size.is_some()),
+            ("--max-entries", self.max_entries.is_some()),
+        ];
+        given.into_iter().find_map(|(flag, is_given)| is_given.then_some(flag))
+    }
 }
 
 pub(super) fn build(
@@ -158,7 +178,7 @@ fn recipe(store: &Store, arguments: &BuildArguments, log: &Log) -> Result<Recipe
     Ok(parsed.recipe)
 }
 
-fn text_of(file: &Path) -> Result<String, Problem> {
+pub(super) fn text_of(file: &Path) -> Result<String, Problem> {
     if file == Path::new("-") {
         return stdin();
     }

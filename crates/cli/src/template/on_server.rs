@@ -1,9 +1,13 @@
 //! What the commands of `saggar template` do on a server.
 
-use saggar_api::{ImportTemplate, UploadTemplate};
+use std::path::Path;
+
+use saggar_api::{BuildTemplate, ImportTemplate, UploadTemplate};
 use saggar_domain::{Code, Problem};
 use saggar_image::{Credentials, Source};
 
+use super::build::BuildArguments;
+use super::context::Packing;
 use super::{ImportArguments, TemplateCommand, no_name, read_password};
 use crate::remote::{TemplateTask, with_credentials};
 
@@ -14,17 +18,36 @@ pub(super) fn task(command: TemplateCommand) -> Result<TemplateTask, Problem> {
         TemplateCommand::Rm { name } => Ok(TemplateTask::Rm(name)),
         TemplateCommand::Tag { from, name } => Ok(TemplateTask::Tag { from, name }),
         TemplateCommand::Import(arguments) => import(*arguments),
-        TemplateCommand::Build(_) => Err(Problem::new(
-            Code::InvalidValue,
-            "`saggar template build` builds on this host alone",
-            "leave out --server and --url, or use the API of the server",
-        )),
+        TemplateCommand::Build(arguments) => build(*arguments),
         TemplateCommand::Check | TemplateCommand::Gc { .. } => Err(Problem::new(
             Code::InvalidValue,
             "a server's templates are checked and collected on its own host",
             "run the command there, with --data-dir",
         )),
     }
+}
+
+fn build(arguments: BuildArguments) -> Result<TemplateTask, Problem> {
+    if let Some(flag) = arguments.setting_of_the_server() {
+        return Err(Problem::new(
+            Code::InvalidValue,
+            format!("{flag} is a setting of the server's builds"),
+            "leave it out; the server's operator sets it for all builds",
+        ));
+    }
+    let file = arguments.file.as_deref().unwrap_or(Path::new("Dockerfile"));
+    let packing = match &arguments.file {
+        None => Packing::new(arguments.context, None),
+        Some(file) => Packing::new(arguments.context, Some((file, super::build::text_of(file)?))),
+    };
+    let query = BuildTemplate {
+        name: arguments.name,
+        file: Some(packing.dockerfile(file)),
+        target: arguments.target,
+        arg: arguments.build_args.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        no_cache: arguments.no_cache,
+    };
+    Ok(TemplateTask::Build { packing, query })
 }
 
 fn import(arguments: ImportArguments) -> Result<TemplateTask, Problem> {

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
 use saggar_api::Code;
-use saggar_domain::{JobId, ProjectId, TemplateName, Timestamp};
+use saggar_domain::{ByteSize, Cpus, JobId, ProjectId, TemplateName, Timestamp};
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
 use saggar_http::extract::{JsonText, Pieces, Query, path_text, too_large};
@@ -16,7 +16,7 @@ use saggar_http::wire;
 use saggar_runtime::{
     BuildAction as Action, BuildBase, BuildCommand as Command, BuildRequest, BuildSource, BuildStage as Stage,
     BuildStep as Step, FilesHash, ImportRequest, JobLine, JobState, JobView, Recipe, RegistryCredentials,
-    StageBase as Base,
+    StageBase as Base, StepLimits,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -80,11 +80,16 @@ pub(super) async fn announce(
             names.push(tagged);
         }
     }
-    // Refusing would stop harnesses that always send them.
+    // More than the server gives is no error: harnesses always send what E2B would give.
     let has_limits = asked.cpu_count.is_some() || asked.memory_mb.is_some();
-    let notice = has_limits.then_some("cpu_count and memory_mb have no effect: sandboxes have the server's limits");
+    let notice = has_limits
+        .then_some("cpu_count and memory_mb limit the steps of the build, at most as the server does; sandboxes have the server's limits");
+    let limits = StepLimits {
+        cpus: asked.cpu_count.filter(|count| *count > 0).map(|count| Cpus::millis(count.saturating_mul(1000))),
+        memory: asked.memory_mb.filter(|mib| *mib > 0).map(|mib| ByteSize::from_bytes(u64::from(mib) << 20)),
+    };
     let tags: Vec<&str> = names.iter().map(|name| their_tag(name.tag())).collect();
-    let job = server.sandboxes.announce_build(&allowed.permit, names.clone(), notice).await?;
+    let job = server.sandboxes.announce_build(&allowed.permit, names.clone(), limits, notice).await?;
     let answer = json!({
         "templateID": name.name(),
         "buildID": build_id(&job.id),

@@ -18,7 +18,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use saggar_build::{BUILD, Base, Built, Event, Failure, Order, Recipe, Request, Stream, dockerfile};
 use saggar_domain::net::EgressDraft;
 use saggar_domain::template::TemplateId;
-use saggar_domain::{Code, Draft, DraftLimits, JobId, NetworkMode, Problem, ProjectId, Storage, TemplateName, Timeout};
+use saggar_domain::{
+    ByteSize, Code, Cpus, Draft, DraftLimits, JobId, NetworkMode, Problem, ProjectId, Storage, TemplateName, Timeout,
+};
 use saggar_image::{Limits, unpack_upload};
 use saggar_sandbox::Templates;
 
@@ -52,6 +54,13 @@ pub struct BuildRequest {
     pub no_cache: bool,
 }
 
+/// What a client asks for each step of a build. The operator's limits hold besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepLimits {
+    pub cpus: Option<Cpus>,
+    pub memory: Option<ByteSize>,
+}
+
 #[derive(Debug)]
 pub enum BuildSource {
     Steps {
@@ -64,8 +73,10 @@ pub enum BuildSource {
     /// An archive of a directory with a Dockerfile.
     Context {
         archive: Upload,
-        /// Path of the Dockerfile in it.
+        /// Path of the Dockerfile in it; a recipe if it ends with `.toml`.
         file: String,
+        /// The stage to end with.
+        target: Option<String>,
         /// Build arguments.
         args: BTreeMap<String, String>,
     },
@@ -88,6 +99,7 @@ impl Sandboxes {
         &self,
         permit: &Permit,
         names: Vec<TemplateName>,
+        limits: StepLimits,
         notice: Option<&str>,
     ) -> Result<JobView, Fault> {
         permit.check(|action| *action == Action::Manage(TEMPLATES))?;
@@ -95,6 +107,7 @@ impl Sandboxes {
             saggar_image::check_free(name).map_err(refused)?;
         }
         let job = self.new_job(permit.project(), JobKind::Build, names, JobState::Waiting).await?;
+        job.set_limits(limits);
         if let Some(notice) = notice {
             job.say(now(), None, false, notice);
         }
@@ -124,9 +137,11 @@ impl Sandboxes {
                     }
                     (recipe, place.unpack(sandboxes, job, &files)?)
                 }
-                BuildSource::Context { archive, file, args } => {
+                BuildSource::Context { archive, file, target, args } => {
                     let context = unpacked(sandboxes, archive.into_file(), &place.0.join(CONTEXT))?;
-                    let recipe = sandboxes.recipe_of(job, &context, &file, &args)?;
+                    let recipe = sandboxes.recipe_of(job, &context, &file, target.as_deref(), &args)?;
+                    // What clients bring beside the directory is no part of it.
+                    remove_brought(&context);
                     (recipe, BTreeMap::from([(CONTEXT.to_owned(), context)]))
                 }
             };
@@ -141,6 +156,7 @@ impl Sandboxes {
         job: &Job,
         context: &Path,
         file: &str,
+        target: Option<&str>,
         args: &BTreeMap<String, String>,
     ) -> Result<Recipe, JobFailure> {
         let fail = |why: &dyn std::fmt::Display| {
@@ -158,9 +174,12 @@ impl Sandboxes {
         let mut text = String::new();
         let opened = File::from(opened.map_err(|errno| fail(&errno))?);
         opened.take(DOCKERFILE_BYTES_MAX).read_to_string(&mut text).map_err(|error| fail(&error.kind()))?;
+        if file.ends_with(".toml") {
+            return Recipe::from_toml(&text).map_err(JobFailure::from);
+        }
         let store = self.template_store(&job.project).map_err(problem_of)?;
         let env_of = |name: &str| saggar_build::template_env(&store, name);
-        let parsed = dockerfile::read(&text, dockerfile::Given { args, target: None, env_of: &env_of })?;
+        let parsed = dockerfile::read(&text, dockerfile::Given { args, target, env_of: &env_of })?;
         for notice in parsed.notices {
             job.say(now(), None, false, &format!("line {}: {}", notice.line, notice.text));
         }
@@ -215,7 +234,7 @@ impl Sandboxes {
             recipe,
             context,
             contexts,
-            sandbox: self.build_sandbox(),
+            sandbox: self.build_sandbox(job.limits()),
             bytes_max: Some(self.settings().import_size_max.bytes()),
             entries_max: None,
             no_cache,
@@ -281,8 +300,10 @@ impl Sandboxes {
     }
 
     /// The sandbox of each step, by the operator's settings.
-    fn build_sandbox(&self) -> Draft {
+    fn build_sandbox(&self, asked: StepLimits) -> Draft {
         let settings = self.settings();
+        let memory = asked.memory.map_or(settings.build_memory, |asked| asked.min(settings.build_memory));
+        let cpus = asked.cpus.map_or(settings.build_cpus, |asked| asked.min(settings.build_cpus));
         let is_networked = !settings.build_network.is_empty();
         Draft {
             network: Some(if is_networked { NetworkMode::Proxied } else { NetworkMode::None }),
@@ -290,14 +311,23 @@ impl Sandboxes {
             storage: settings.disk_storage_max.map(|_| Storage::Disk),
             limits: DraftLimits {
                 timeout: Some(Timeout::from(settings.build_timeout)),
-                memory: Some(settings.build_memory),
-                cpus: Some(settings.build_cpus),
+                memory: Some(memory),
+                cpus: Some(cpus),
                 disk: Some(settings.build_disk),
                 ..DraftLimits::default()
             },
             ..Draft::default()
         }
     }
+}
+
+/// Where a client's Dockerfile is that isn't in the directory it sends.
+const BROUGHT: &str = ".saggar-build";
+
+/// It was unpacked by us, with whatever a stranger put there. Removing follows no link.
+fn remove_brought(context: &Path) {
+    // What can't be removed is removed with the job.
+    let _ = std::fs::remove_dir_all(context.join(BROUGHT));
 }
 
 /// The key of the default context.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use saggar_domain::{JobId, ProjectId, TemplateName, Timestamp};
 use tokio::sync::watch;
 
+use super::build::StepLimits;
 use super::document::{JobDocument, JobKind, JobLine, JobOutcome, JobState};
 
 /// Maximum number of lines that are kept, and of bytes in them.
@@ -43,13 +44,14 @@ pub(super) struct Job {
 struct Told {
     document: JobDocument,
     progress: Option<(u32, u32)>,
+    limits: StepLimits,
     bytes: usize,
     dropped: u64,
 }
 
 impl Job {
     pub(super) fn new(project: ProjectId, document: JobDocument) -> Self {
-        let told = Told { document, progress: None, bytes: 0, dropped: 0 };
+        let told = Told { document, progress: None, limits: StepLimits::default(), bytes: 0, dropped: 0 };
         Self { project, stop: Arc::default(), told: Mutex::new(told), changed: watch::Sender::new(0) }
     }
 
@@ -104,6 +106,15 @@ impl Job {
     pub(super) fn progress(&self, done: u32, count: u32) {
         self.lock().progress = Some((done, count));
         self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Before it begins.
+    pub(super) fn set_limits(&self, limits: StepLimits) {
+        self.lock().limits = limits;
+    }
+
+    pub(super) fn limits(&self) -> StepLimits {
+        self.lock().limits
     }
 
     pub(super) fn begin(&self) {

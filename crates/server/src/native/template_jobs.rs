@@ -16,7 +16,8 @@ use saggar_http::extract::{self, JsonText, PathId, Pieces, Query};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
 use saggar_runtime::{
-    BuildRequest, BuildSource, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials, Upload,
+    BuildRequest, BuildSource, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials,
+    StepLimits, Upload,
 };
 
 use super::events::{last_event, wants_stream};
@@ -109,7 +110,7 @@ pub(crate) async fn upload(
 pub(crate) async fn build(
     allowed: Allowed<Manage>,
     State(server): State<Shared>,
-    Query(BuildTemplate { name, file, arg, no_cache }): Query<BuildTemplate>,
+    Query(BuildTemplate { name, file, target, arg, no_cache }): Query<BuildTemplate>,
     pieces: Pieces,
 ) -> Result<Response, Refusal> {
     let args = arg.iter().map(|pair| {
@@ -120,9 +121,9 @@ pub(crate) async fn build(
         .collect::<Option<BTreeMap<String, String>>>()
         .ok_or_else(|| Refusal::invalid("a build argument has no name", "write each as NAME=VALUE"))?;
     let archive = received(&server, &allowed, pieces).await?;
-    let job = server.sandboxes.announce_build(&allowed.permit, vec![name], None).await?;
+    let job = server.sandboxes.announce_build(&allowed.permit, vec![name], StepLimits::default(), None).await?;
     let file = file.unwrap_or_else(|| "Dockerfile".to_owned());
-    let request = BuildRequest { source: BuildSource::Context { archive, file, args }, no_cache };
+    let request = BuildRequest { source: BuildSource::Context { archive, file, target, args }, no_cache };
     let job = server.sandboxes.begin_build(&allowed.permit, &job.id, request).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(shown(job))).into_response())
 }
