@@ -160,7 +160,8 @@ fn body_of(path: &str) -> Value {
         "sign" => json!({ "path": "/tmp/x", "method": "get" }),
         "metadata" => json!({ "metadata": {} }),
         "decide" => json!({ "decision": "retry" }),
-        "fork" => json!({ "at_step": 1 }),
+        "fork" if path.contains("/runs/") => json!({ "at_step": 1 }),
+        "rollback" => json!({ "snapshot": format!("snap_{}", "a".repeat(26)) }),
         _ => json!({}),
     }
 }
