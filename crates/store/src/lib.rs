@@ -33,6 +33,7 @@ mod restored;
 mod run;
 mod sandbox;
 mod secret;
+mod spending;
 mod store;
 mod stuck;
 mod sweep;
@@ -68,6 +69,7 @@ pub use sandbox::{
 pub use secret::{
     NewSecret, Put, Removed, SECRETS_PER_PROJECT_MAX, Sealed, SealedSecret, SealingKeyId, SecretRow, WhileUsed,
 };
+pub use spending::{EndedCall, NewAmount, OPEN_CALLS_MAX, RouteSum, SetAside, Spent};
 pub use store::Store;
 pub use stuck::WORKERS;
 pub use sweep::{Retention, Swept};

@@ -18,6 +18,7 @@ mod restored;
 mod runs;
 mod sandboxes;
 mod secrets;
+mod spending;
 mod stuck;
 mod sweep;
 mod taking;

@@ -1,0 +1,199 @@
+//! What projects spend on models: an account for each, with amounts that are set aside before a call and replaced by its cost after it.
+//!
+//! An account is one value in `meta`, changed in one transaction: whoever asks at the same time, in this process or another, the limit
+//! holds. An amount whose call never ended, because its process died, stays spent.
+
+use std::collections::BTreeMap;
+
+use rusqlite::Connection;
+use saggar_domain::ProjectId;
+use saggar_domain::model::{Micros, TokenUsage};
+use serde::{Deserialize, Serialize};
+
+use crate::column;
+use crate::error::Error;
+use crate::meta;
+use crate::store::Store;
+use crate::writer::Durability;
+
+/// The version of an account's form.
+const VERSION: u32 = 1;
+/// Days that are kept one by one. Earlier ones are summed up.
+const DAYS_KEPT: u64 = 62;
+/// Days after which a call that has not been settled never will be.
+const OPEN_DAYS_MAX: u64 = 1;
+/// Calls of a project that have an amount set aside at once.
+pub const OPEN_CALLS_MAX: usize = 10_000;
+/// Routes of a project with sums of their own. Others are summed up under an empty name.
+const ROUTES_MAX: usize = 1_000;
+
+/// What came of setting an amount aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetAside {
+    Done,
+    /// It doesn't fit. What is spent and set aside so far.
+    Exhausted {
+        gone: Micros,
+    },
+}
+
+/// An amount for a call that is about to begin.
+#[derive(Clone, Debug)]
+pub struct NewAmount {
+    pub project: ProjectId,
+    /// Unique.
+    pub call: String,
+    pub amount: Micros,
+    /// What may be spent from `first_day` on. Days count from 1970.
+    pub limit: Micros,
+    pub first_day: u64,
+    pub day: u64,
+}
+
+/// A call that has ended.
+#[derive(Clone, Debug)]
+pub struct EndedCall {
+    pub project: ProjectId,
+    pub call: String,
+    pub route: String,
+    pub usage: TokenUsage,
+    pub day: u64,
+}
+
+/// A project's spending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    pub today: Micros,
+    pub in_all: Micros,
+    /// Of calls under way.
+    pub set_aside: Micros,
+    pub routes: BTreeMap<String, RouteSum>,
+}
+
+/// Sums of all calls of a route.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RouteSum {
+    pub calls: u64,
+    pub input: u64,
+    pub cached: u64,
+    pub output: u64,
+    pub micros: u64,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Account {
+    v: u32,
+    /// Micro-dollars by day.
+    days: BTreeMap<u64, u64>,
+    earlier: u64,
+    /// Calls that are under way: the day, and what is set aside.
+    open: BTreeMap<String, (u64, u64)>,
+    routes: BTreeMap<String, RouteSum>,
+}
+
+impl Store {
+    /// Sets an amount aside if it fits.
+    pub async fn set_aside(&self, new: NewAmount) -> Result<SetAside, Error> {
+        let work = move |connection: &Connection| {
+            let mut account = read(connection, &new.project)?;
+            account.tidy(new.day);
+            let gone = account.gone(new.first_day);
+            if gone.plus(new.amount) > new.limit {
+                return Ok(SetAside::Exhausted { gone });
+            }
+            if account.open.len() >= OPEN_CALLS_MAX {
+                return Err(Error::TooMany { what: "model calls under way in the project" });
+            }
+            account.open.insert(new.call.clone(), (new.day, new.amount.0));
+            write(connection, &new.project, &account)?;
+            Ok(SetAside::Done)
+        };
+        self.write(Durability::Process, work).await
+    }
+
+    /// Books a call, and gives back what was set aside for it.
+    pub async fn book(&self, ended: EndedCall) -> Result<(), Error> {
+        let work = move |connection: &Connection| {
+            let mut account = read(connection, &ended.project)?;
+            account.open.remove(&ended.call);
+            account.tidy(ended.day);
+            account.add(ended.day, ended.usage.cost.0);
+            let is_known = account.routes.contains_key(&ended.route) || account.routes.len() < ROUTES_MAX;
+            let route = if is_known { ended.route.clone() } else { String::new() };
+            let sum = account.routes.entry(route).or_default();
+            sum.calls = sum.calls.saturating_add(1);
+            sum.input = sum.input.saturating_add(ended.usage.input);
+            sum.cached = sum.cached.saturating_add(ended.usage.cached_read);
+            sum.output = sum.output.saturating_add(ended.usage.output);
+            sum.micros = sum.micros.saturating_add(ended.usage.cost.0);
+            write(connection, &ended.project, &account)
+        };
+        self.write(Durability::Process, work).await
+    }
+
+    pub async fn spent(&self, project: ProjectId, day: u64) -> Result<Spent, Error> {
+        let account = self.read(move |connection| read(connection, &project)).await?;
+        Ok(Spent {
+            today: Micros(account.days.get(&day).copied().unwrap_or(0)),
+            in_all: Micros(account.days.values().fold(account.earlier, |sum, day| sum.saturating_add(*day))),
+            set_aside: account.set_aside(),
+            routes: account.routes,
+        })
+    }
+}
+
+impl Account {
+    fn set_aside(&self) -> Micros {
+        Micros(self.open.values().fold(0, |sum, (_, amount)| sum.saturating_add(*amount)))
+    }
+
+    fn gone(&self, first_day: u64) -> Micros {
+        let earlier = if first_day == 0 { self.earlier } else { 0 };
+        let days = self.days.range(first_day..).fold(earlier, |sum, (_, day)| sum.saturating_add(*day));
+        Micros(days).plus(self.set_aside())
+    }
+
+    fn add(&mut self, day: u64, micros: u64) {
+        let of_day = self.days.entry(day).or_default();
+        *of_day = of_day.saturating_add(micros);
+    }
+
+    /// Sums up old days, and counts calls as spent that will never be settled.
+    fn tidy(&mut self, today: u64) {
+        let lost: Vec<(String, u64, u64)> = self
+            .open
+            .iter()
+            .filter(|(_, (day, _))| day + OPEN_DAYS_MAX < today)
+            .map(|(call, (day, amount))| (call.clone(), *day, *amount))
+            .collect();
+        for (call, day, amount) in lost {
+            self.open.remove(&call);
+            self.add(day, amount);
+        }
+        while let Some((day, micros)) = self.days.first_key_value().map(|(day, micros)| (*day, *micros))
+            && day + DAYS_KEPT < today
+        {
+            self.days.remove(&day);
+            self.earlier = self.earlier.saturating_add(micros);
+        }
+    }
+}
+
+fn key(project: &ProjectId) -> String {
+    format!("spending/{project}")
+}
+
+fn read(connection: &Connection, project: &ProjectId) -> Result<Account, Error> {
+    let text: Option<String> = column::one(connection, meta::GET, [key(project)], |row| column::plain(row, "value"))?;
+    let Some(text) = text else { return Ok(Account { v: VERSION, ..Account::default() }) };
+    let account: Account =
+        serde_json::from_str(&text).map_err(|_| Error::corrupt("a project's spending can't be parsed"))?;
+    if account.v > VERSION { Err(Error::corrupt("a project's spending is of a newer version")) } else { Ok(account) }
+}
+
+fn write(connection: &Connection, project: &ProjectId, account: &Account) -> Result<(), Error> {
+    column::execute(connection, meta::SET, (key(project), column::to_json(account)))?;
+    Ok(())
+}
