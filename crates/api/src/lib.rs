@@ -18,6 +18,7 @@ mod exec;
 mod file;
 mod host;
 mod key;
+mod model;
 mod name;
 mod network;
 mod object;
@@ -55,6 +56,7 @@ pub use file::{
 };
 pub use host::{Health, HealthStatus, Metrics, Sample};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
+pub use model::{Model, ModelDetails, ModelList, ModelSpending, ModelTarget, ModelTrial, RouteSpending, TrialUsage};
 pub use name::{KeyName, Label, Labels};
 pub use network::{NetworkDecision, SandboxNetwork};
 pub use output::{ExecResult, Output};

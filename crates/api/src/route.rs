@@ -3,6 +3,9 @@
 //! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
 //! key, `{secret}` a secret's name, `{volume}` a volume's, `{snapshot}` a snapshot, `{template}` a template's, `{job}` a template job.
 
+/// The models that a project may call, and its spending. Outside of `/api/v1`: OpenAI's and Anthropic's clients have their own paths.
+pub const MODELS: &str = "/v1/models";
+pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
 /// The only route without a key.

@@ -16,7 +16,8 @@ use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
 use crate::remote::{
-    AgentArguments, KeyArguments, RunsArguments, SandboxArguments, SecretArguments, ServerArguments, SnapshotArguments,
+    AgentArguments, KeyArguments, ModelArguments, RunsArguments, SandboxArguments, SecretArguments, ServerArguments,
+    SnapshotArguments,
 };
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
@@ -73,6 +74,8 @@ pub(crate) enum Command {
     Key(Later<KeyArguments>),
     /// Store, list and remove secrets, which programs in a sandbox use and never see
     Secret(Later<SecretArguments>),
+    /// List and try the models of a server
+    Models(Later<ModelArguments>),
     /// Print shell completions
     Completions(Later<CompletionArguments>),
     /// Write manual pages to a directory

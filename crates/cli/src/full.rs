@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Worker(arguments)) => serve::worker(&arguments.0),
         Ok(args::Command::Key(arguments)) => remote::key(*arguments.0),
         Ok(args::Command::Secret(arguments)) => remote::secret(*arguments.0),
+        Ok(args::Command::Models(arguments)) => remote::models(*arguments.0),
         Ok(args::Command::Completions(arguments)) => manual::completions(&arguments.0),
         Ok(args::Command::Man(arguments)) => manual::pages(&arguments.0),
         Err(code) => code,

@@ -65,8 +65,8 @@ impl Gateway {
         let wants_usage = body["stream_options"]["include_usage"] == true;
         let input = prompt_tokens(&body);
         let asked = Asked::Client { wire, body, is_stream, headers: passed(&headers) };
-        let mut call = self.open(caller, route, asked, input).await?;
-        let begun = match call.begin().await {
+        let mut call = Box::pin(self.open(caller, route, asked, input)).await?;
+        let begun = match Box::pin(call.begin()).await {
             Ok(begun) => begun,
             Err(failure) => {
                 call.settle(TokenUsage::default(), failure.kind.as_str()).await;
@@ -99,7 +99,7 @@ impl Gateway {
                 Ok(Answer::Stream { pieces, by })
             }
             started => {
-                let reply = match self.whole_reply(&mut call, started, &target).await {
+                let reply = match Box::pin(self.whole_reply(&mut call, started, &target)).await {
                     Ok(reply) => reply,
                     Err(failure) => return Err(failure),
                 };
@@ -161,7 +161,7 @@ impl Gateway {
         let keys_project = self.catalogue().keys_project.clone().unwrap_or(caller.project);
         let prepared = prepare(&asked, target, false, Purpose::CountTokens)?;
         let means = Means { world: &*self.0.world, pool: &self.0.pool, keys_project: &keys_project };
-        match crate::attempt::remote(means, target, &prepared, target.provider.keys.first()).await {
+        match Box::pin(crate::attempt::remote(means, target, &prepared, target.provider.keys.first())).await {
             Ok(Started::Whole { value, .. }) => Ok(value["input_tokens"].as_u64().unwrap_or(estimate)),
             Ok(Started::Stream(_) | Started::Local(_)) => Ok(estimate),
             // Many servers of this wire can't count.

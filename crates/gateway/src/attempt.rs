@@ -86,12 +86,12 @@ pub(crate) async fn remote(
     let way = Way { provider: &provider.name, address, rules, connect_timeout: provider.connect_timeout };
     let late =
         || Failure::new(FailureKind::Timeout, format!("provider {} did not begin to answer in time", provider.name));
-    let begin = async {
-        let (response, used) = means.pool.send(means.world, &way, &request).await?;
+    let begin = Box::pin(async {
+        let (response, used) = Box::pin(means.pool.send(means.world, &way, &request)).await?;
         let status = response.status().as_u16();
         if status != 200 {
             let secret = key.as_ref().map(|key| key.value.expose());
-            return Err(refused(provider, response, secret, used, means.pool).await);
+            return Err(Box::pin(refused(provider, response, secret, used, means.pool)).await);
         }
         let is_sse = kind(response.headers()).contains("event-stream");
         if prepared.is_stream {
@@ -119,7 +119,7 @@ pub(crate) async fn remote(
             Failure::new(FailureKind::Upstream, format!("provider {} did not answer with a JSON object", provider.name))
         })?;
         Ok(Started::Whole { bytes, value })
-    };
+    });
     let most = if prepared.is_stream { provider.first_byte_timeout } else { provider.timeout };
     timeout(most.max(Duration::from_millis(1)), begin).await.unwrap_or_else(|_elapsed| Err(late()))
 }

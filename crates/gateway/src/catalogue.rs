@@ -105,7 +105,7 @@ impl Catalogue {
         self.routes.values()
     }
 
-    pub(crate) fn budget(&self, project: &ProjectId) -> Option<Budget> {
+    pub fn budget(&self, project: &ProjectId) -> Option<Budget> {
         self.budgets.get(project).copied().or(self.default_budget)
     }
 

@@ -206,8 +206,8 @@ impl Call {
                 }
                 tried = true;
                 let outcome = match (route.hedge_after, targets.get(index + 1)) {
-                    (Some(after), other) => self.hedged(target, other.unwrap_or(target), after).await,
-                    (None, _) => self.one(target).await,
+                    (Some(after), other) => Box::pin(self.hedged(target, other.unwrap_or(target), after)).await,
+                    (None, _) => Box::pin(self.one(target)).await,
                 };
                 match outcome {
                     Ok(begun) => return Ok(begun),
@@ -286,7 +286,7 @@ impl Call {
         let gateway = self.gateway.clone();
         let project = self.keys_project();
         self.last = Some(target.origin());
-        let outcome = attempt_of(&gateway, &self.asked, target, self.is_limited, &project).await;
+        let outcome = Box::pin(attempt_of(&gateway, &self.asked, target, self.is_limited, &project)).await;
         self.told(target, outcome)
     }
 
@@ -426,7 +426,7 @@ async fn attempt_of(
                 Err(failure) => return Err((None, failure)),
             };
             let means = Means { world: &*gateway.0.world, pool: &gateway.0.pool, keys_project };
-            match attempt::remote(means, target, &prepared, key.as_ref()).await {
+            match Box::pin(attempt::remote(means, target, &prepared, key.as_ref())).await {
                 Ok(started) => Ok((key, started)),
                 Err(failure) => Err((key, failure)),
             }

@@ -43,4 +43,4 @@ pub use failure::{Failure, FailureKind};
 pub use gateway::Gateway;
 pub use run_call::Streamed;
 pub use wire::ClientWire;
-pub use world::{Bill, Caller, ProviderKey, Reservation, ReserveError, WayOut, World};
+pub use world::{Bill, BoxFuture, Caller, ProviderKey, Reservation, ReserveError, WayOut, World};

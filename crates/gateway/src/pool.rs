@@ -91,7 +91,7 @@ impl Pool {
                 Err(error) => return Err(broken(way, &error)),
             }
         }
-        let mut connection = connect(world, way).await?;
+        let mut connection = Box::pin(connect(world, way)).await?;
         match connection.sender.send_request(copy(request)).await {
             Ok(response) => Ok((response, self.in_use(way, connection))),
             Err(error) => Err(broken(way, &error)),
@@ -145,7 +145,8 @@ async fn connect(world: &dyn World, way: &Way<'_>) -> Result<Connection, Failure
     let out = world.way_out().await.map_err(failed)?;
     let rules = way.rules.clone().with_own_addresses(out.own);
     let (to, security): (_, Security) = (way.address.to(), way.address.security());
-    let connected = out.outside.connect(to, &rules, security, way.connect_timeout).await;
+    // Large futures are boxed: each would lie in those of all its callers, on a small stack.
+    let connected = Box::pin(out.outside.connect(to, &rules, security, way.connect_timeout)).await;
     let connected = connected.map_err(|error| failed(error.to_string()))?;
     let handshake =
         Builder::new().max_buf_size(HEAD_BYTES_MAX.max(8192)).handshake(TokioIo::new(connected.stream)).await;

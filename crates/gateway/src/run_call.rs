@@ -35,8 +35,8 @@ impl Gateway {
         let route = self.route(request.route.as_str())?;
         let body = serde_json::to_value(&request).unwrap_or_default();
         let input = prompt_tokens(&body);
-        let mut call = self.open(caller, route, Asked::Ours(Arc::new(request)), input).await?;
-        let Begun { target, started } = match call.begin().await {
+        let mut call = Box::pin(self.open(caller, route, Asked::Ours(Arc::new(request)), input)).await?;
+        let Begun { target, started } = match Box::pin(call.begin()).await {
             Ok(begun) => begun,
             Err(failure) => {
                 call.settle(TokenUsage::default(), failure.kind.as_str()).await;

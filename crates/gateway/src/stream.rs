@@ -56,8 +56,8 @@ enum Ended {
 impl Pump {
     pub(crate) async fn run(self, target: Arc<Target>, started: Started) {
         match started {
-            Started::Stream(reading) => self.remote(*reading, &target).await,
-            Started::Local(reply) => self.local(*reply, &target).await,
+            Started::Stream(reading) => Box::pin(self.remote(*reading, &target)).await,
+            Started::Local(reply) => Box::pin(self.local(*reply, &target)).await,
             Started::Whole { .. } => {}
         }
     }

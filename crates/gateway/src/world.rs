@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
+pub use futures_util::future::BoxFuture;
 use saggar_domain::model::{Micros, Origin, RouteName, TokenUsage};
 use saggar_domain::secret::{Binding, SecretName, SecretValue};
 use saggar_domain::{ProjectId, RunId, SandboxId};

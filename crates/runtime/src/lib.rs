@@ -12,6 +12,7 @@ mod files;
 mod following;
 mod host;
 mod keys;
+mod models;
 mod permit;
 mod ports;
 pub mod runs;
@@ -38,6 +39,7 @@ pub use files::{
 };
 pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
+pub use models::{MODELS, gateway as model_gateway};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use ports::OpenPort;
 /// What differs between two snapshots.

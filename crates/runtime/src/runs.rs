@@ -42,5 +42,6 @@ pub use journal::Journal;
 pub use real::{RealEffects, RunSettings, ScriptError};
 pub use standing::Awaited;
 pub use stored_agent::{agent_of_entry, with_agent};
+pub(crate) use tools::Exits;
 pub use tools::{CATALOGUE, HttpRule, Needs, Performer, Tool};
 pub use worker::{Worker, WorkerSettings};

@@ -6,14 +6,15 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use saggar_http::{attend, context, ports};
 
-use crate::native;
 use crate::server::Shared;
+use crate::{models, native};
 
 /// All routes of the server.
 pub(crate) fn router(server: Shared) -> Router {
     let e2b = saggar_e2b::router().with_state(server.e2b.clone());
     native::router()
         .merge(e2b)
+        .merge(models::router())
         .fallback(attend::nothing_there)
         .method_not_allowed_fallback(attend::no_such_method)
         .layer(from_fn_with_state(server.clone(), around))

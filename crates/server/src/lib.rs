@@ -9,6 +9,7 @@ mod agents;
 mod compose;
 mod idle;
 mod logs;
+mod models;
 mod native;
 mod offline;
 mod openapi;

@@ -13,7 +13,9 @@ use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, LocalSocket, LocalSocketError, listen};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
-use saggar_runtime::{Fault, PoolSize, Sandboxes, Settings, SnapshotLimits, Subject, Upkeep, VolumeLimits};
+use saggar_runtime::{
+    Fault, PoolSize, Sandboxes, Settings, SnapshotLimits, Subject, Upkeep, VolumeLimits, model_gateway,
+};
 use saggar_store::{KeySecret, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,7 +24,7 @@ use tokio::sync::{OnceCell, watch};
 use crate::compose;
 use crate::idle::idle;
 use crate::server::{Server, Shared};
-use crate::settings::{Auth, Config};
+use crate::settings::{Auth, Config, ConfigError};
 use crate::work::{share, worker};
 
 /// Time limit of ending the pool when the server stops.
@@ -43,6 +45,9 @@ pub enum ServeError {
         #[source]
         source: std::io::Error,
     },
+    /// The file of models can't be used.
+    #[error("{0}")]
+    Models(ConfigError),
     #[error(transparent)]
     Socket(#[from] LocalSocketError),
     #[error(transparent)]
@@ -66,6 +71,7 @@ impl ServeError {
             Self::Socket(_) => {
                 "choose another path with --socket, in a directory that the server may write to".to_owned()
             }
+            Self::Models(error) => error.help.clone(),
             Self::Tls(_) => "check --tls-certificate and --tls-key".to_owned(),
             Self::System(_) => "check the resource limits of this process".to_owned(),
         }
@@ -75,6 +81,7 @@ impl ServeError {
 /// Serves until SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.listen.socket_address();
+    let catalogue = config.models.catalogue().map_err(ServeError::Models)?;
     let store = Store::open(config.data_directory())?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     sandboxes.check_sealing_keys().await?;
@@ -101,6 +108,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     if interrupted > 0 {
         tracing::warn!(jobs = interrupted, "an earlier server stopped before these template jobs had ended");
     }
+    let models = model_gateway(&sandboxes, catalogue);
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
     let runs = Runs::new(sandboxes.store().clone(), hub.clone());
@@ -128,6 +136,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         e2b: saggar_e2b::Shared::new(Arc::clone(&gate), config.e2b.e2b_network.mode()),
         gate,
         runs,
+        models,
         origins: config.listen.origins,
         capabilities: OnceCell::new(),
     }));

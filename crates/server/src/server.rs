@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRef;
 use saggar_domain::Capabilities;
+use saggar_gateway::Gateway;
 use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
@@ -20,6 +21,7 @@ pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,
     pub(crate) e2b: saggar_e2b::Shared,
     pub(crate) runs: Runs,
+    pub(crate) models: Gateway,
     /// Additional origins that may open a WebSocket.
     pub(crate) origins: Vec<WebOrigin>,
     /// The host's capabilities: tested once, on the first request.

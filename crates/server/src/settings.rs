@@ -9,6 +9,7 @@ mod limits;
 mod listen;
 mod load;
 mod log;
+mod models;
 mod runs;
 mod sandboxes;
 mod section;
@@ -31,6 +32,7 @@ pub use limits::LimitSettings;
 pub use listen::{Auth, ListenSettings, WebOrigin};
 pub use load::{ConfigError, Given, names};
 pub use log::{LogFormat, LogLevel, LogSettings};
+pub use models::ModelSettings;
 pub use runs::RunsSettings;
 pub use sandboxes::SandboxSettings;
 pub(crate) use shared::SharedSettings;
@@ -72,6 +74,7 @@ sections! {
     snapshots: SnapshotSettings,
     workspaces: WorkspaceSettings,
     runs: RunsSettings,
+    models: ModelSettings,
     e2b: E2bSettings,
     limits: LimitSettings,
     log: LogSettings,

@@ -54,7 +54,11 @@ impl Answer {
 pub(crate) async fn problem(status: StatusCode, headers: &HeaderMap, body: Incoming) -> Error {
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     if !is_media_type(headers, PROBLEM_MEDIA_TYPE) {
-        return Error::Answer(format!("status {status} without a problem"));
+        let body = Download::new(body).collect(PROBLEM_BYTES_MAX).await.unwrap_or_default();
+        return Error::Answer(match in_openais_form(&body) {
+            Some(message) => format!("status {status}: {message}"),
+            None => format!("status {status} without a problem"),
+        });
     }
     let body = match Download::new(body).collect(PROBLEM_BYTES_MAX).await {
         Ok(body) => body,
@@ -67,6 +71,12 @@ pub(crate) async fn problem(status: StatusCode, headers: &HeaderMap, body: Incom
         }
         Err(error) => Error::Answer(format!("status {status}: {error}")),
     }
+}
+
+/// The message of an error on the wire of models.
+fn in_openais_form(body: &[u8]) -> Option<String> {
+    let json: serde_json::Value = serde_json::from_slice(body).ok()?;
+    Some(json["error"]["message"].as_str()?.to_owned())
 }
 
 fn is_media_type(headers: &HeaderMap, expected: &str) -> bool {

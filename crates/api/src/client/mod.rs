@@ -17,6 +17,7 @@ mod execs;
 mod files;
 mod follow;
 mod keys;
+mod models;
 mod options;
 mod resuming;
 mod retry;

@@ -14,6 +14,7 @@ use super::agent_arguments::{AgentArguments, AgentCommand};
 use super::agent_run::RunRequest;
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
 use super::failure::CommandFailure;
+use super::models::ModelArguments;
 use super::net::NetTask;
 use super::run_arguments::RunsArguments;
 use super::secret_arguments::{SecretArguments, SecretCommand};
@@ -97,6 +98,11 @@ pub(crate) fn key(arguments: KeyArguments) -> ExitCode {
         }
         command => start(&arguments.server, async |client| keys::main(&client, command, is_json).await),
     }
+}
+
+pub(crate) fn models(arguments: ModelArguments) -> ExitCode {
+    let is_json = arguments.server.json;
+    start(&arguments.server, async |client| super::models::main(&client, arguments.command, is_json).await)
 }
 
 pub(crate) fn secret(arguments: SecretArguments) -> ExitCode {

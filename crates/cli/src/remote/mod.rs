@@ -18,6 +18,7 @@ mod keys;
 mod lifecycle;
 mod local_server;
 mod logs;
+mod models;
 mod net;
 mod pipe;
 mod place;
@@ -40,7 +41,8 @@ mod unpack;
 
 pub(crate) use agent_arguments::AgentArguments;
 pub(crate) use arguments::{KeyArguments, SandboxArguments, ServerArguments, sandbox_id};
-pub(crate) use dispatch::{agent, changes, key, net, runs, sandbox, secret, snapshot, template};
+pub(crate) use dispatch::{agent, changes, key, models, net, runs, sandbox, secret, snapshot, template};
+pub(crate) use models::ModelArguments;
 pub(crate) use net::NetTask;
 pub(crate) use run_arguments::RunsArguments;
 pub(crate) use secret_arguments::SecretArguments;

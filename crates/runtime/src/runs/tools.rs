@@ -23,7 +23,8 @@ pub use http::HttpRule;
 pub use tool::{Needs, Perform, Performer, Tool};
 
 pub(super) use hands::{Hands, LiveSettings};
-pub(super) use http::{Exits, HttpTool};
+pub(crate) use http::Exits;
+pub(super) use http::HttpTool;
 pub(super) use report::{failed, returned};
 pub(super) use sandbox::RunSandbox;
 

@@ -123,6 +123,7 @@ mod tests {
             "egress_connections_max",
             "egress_requests_per_minute_max",
             "http_allowed",
+            "models_file",
             "paused_max",
             "retention",
             "runs_per_agent",

@@ -40,7 +40,7 @@ use record::Record;
 pub use allowed::HttpRule;
 #[cfg(test)]
 pub(super) use arguments::Arguments;
-pub(in crate::runs) use exits::Exits;
+pub(crate) use exits::Exits;
 
 /// Maximum size of a response, in bytes.
 const ANSWER_MAX: usize = 256 * 1024;

@@ -14,7 +14,7 @@ use saggar_supervisor::egress::Upstream;
 const FRESH: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(in crate::runs) struct Exits {
+pub(crate) struct Exits {
     roots: OnceLock<Roots>,
     current: Mutex<Option<(Upstream, Arc<Outside>)>>,
     read: Mutex<Option<(Instant, Upstream)>>,
@@ -27,11 +27,11 @@ impl std::fmt::Debug for Exits {
 }
 
 impl Exits {
-    pub(super) async fn own_addresses(&self) -> Result<Vec<IpAddr>, Problem> {
+    pub(crate) async fn own_addresses(&self) -> Result<Vec<IpAddr>, Problem> {
         Ok(self.upstream().await?.own)
     }
 
-    pub(super) async fn outside(self: &Arc<Self>) -> Result<Arc<Outside>, Problem> {
+    pub(crate) async fn outside(self: &Arc<Self>) -> Result<Arc<Outside>, Problem> {
         let upstream = self.upstream().await?;
         let this = Arc::clone(self);
         // The first time, it reads the certificates of the host.

@@ -1,0 +1,120 @@
+//! The wires of models: unmodified clients of OpenAI and Anthropic reach the gateway with a project's key.
+//!
+//! Makes no decisions: it authenticates, reads a bounded body, hands it to the gateway, and writes what comes back. Every error has the
+//! form of the client's own provider.
+
+mod answer;
+mod failed;
+mod list;
+
+use axum::Router;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use saggar_gateway::{Ask, Caller, ClientWire, Failure, FailureKind};
+use saggar_http::Refusal;
+use saggar_http::access::Allowed;
+use saggar_http::extract::whole;
+
+use crate::server::Shared;
+
+/// Maximum size of a request, in bytes. It may have images.
+const BODY_BYTES_MAX: usize = 32 << 20;
+
+saggar_http::wanted! {
+    /// Calls models.
+    Use => Manage(saggar_runtime::MODELS);
+}
+
+/// People mix up the base URLs of the two kinds of clients: with `/v1`, without it, and twice.
+const BASES: [&str; 3] = ["/v1", "", "/v1/v1"];
+
+pub(crate) fn router() -> Router<Shared> {
+    let mut router = Router::new();
+    for base in BASES {
+        router = router
+            .route(&format!("{base}/chat/completions"), post(chat))
+            .route(&format!("{base}/responses"), post(responses))
+            .route(&format!("{base}/responses/input_tokens"), post(count_responses))
+            .route(&format!("{base}/messages"), post(messages))
+            .route(&format!("{base}/messages/count_tokens"), post(count_messages))
+            .route(&format!("{base}/models"), get(list::all))
+            .route(&format!("{base}/models/{{*model}}"), get(list::one))
+            .route(&format!("{base}/embeddings"), any(not_built))
+            .route(&format!("{base}/responses/{{id}}"), any(not_built))
+            .route(&format!("{base}/messages/batches"), any(not_built_messages));
+    }
+    router
+}
+
+async fn chat(State(server): State<Shared>, request: Request) -> Response {
+    reply(server, ClientWire::Chat, request).await
+}
+
+async fn responses(State(server): State<Shared>, request: Request) -> Response {
+    reply(server, ClientWire::Responses, request).await
+}
+
+async fn messages(State(server): State<Shared>, request: Request) -> Response {
+    reply(server, ClientWire::Anthropic, request).await
+}
+
+async fn count_responses(State(server): State<Shared>, request: Request) -> Response {
+    count(server, ClientWire::Responses, request).await
+}
+
+async fn count_messages(State(server): State<Shared>, request: Request) -> Response {
+    count(server, ClientWire::Anthropic, request).await
+}
+
+async fn not_built(request: Request) -> Response {
+    refuse(ClientWire::Chat, &request)
+}
+
+async fn not_built_messages(request: Request) -> Response {
+    refuse(ClientWire::Anthropic, &request)
+}
+
+fn refuse(wire: ClientWire, request: &Request) -> Response {
+    let message =
+        format!("{} is not built yet: only replies, counting and listing of models are", request.uri().path());
+    failed::answer(wire, &Failure::new(FailureKind::NotFound, message))
+}
+
+async fn reply(server: Shared, wire: ClientWire, request: Request) -> Response {
+    let replied = async {
+        let (caller, ask) = asked(&server, wire, request).await?;
+        Box::pin(server.models.answer(caller, ask)).await
+    };
+    match replied.await {
+        Ok(reply) => answer::answer(wire, reply),
+        Err(failure) => failed::answer(wire, &failure),
+    }
+}
+
+async fn count(server: Shared, wire: ClientWire, request: Request) -> Response {
+    let counted = async {
+        let (caller, ask) = asked(&server, wire, request).await?;
+        Box::pin(server.models.count_tokens(caller, ask)).await
+    };
+    match counted.await {
+        Ok(tokens) => {
+            let mut body = serde_json::json!({ "input_tokens": tokens });
+            if wire == ClientWire::Responses {
+                body["object"] = "response.input_tokens".into();
+            }
+            axum::Json(body).into_response()
+        }
+        Err(failure) => failed::answer(wire, &failure),
+    }
+}
+
+/// Who asks, and what. Nothing of the body is read for a client without a key.
+async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask), Failure> {
+    let (mut parts, body) = request.into_parts();
+    let allowed =
+        Allowed::<Use>::from_request_parts(&mut parts, server).await.map_err(|refusal| failed::of(&refusal))?;
+    let body = whole(body, BODY_BYTES_MAX).await.map_err(|refusal: Refusal| failed::of(&refusal))?;
+    let caller = Caller::project(allowed.permit.project().clone());
+    Ok((caller, Ask { wire, headers: parts.headers, body }))
+}
