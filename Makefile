@@ -22,7 +22,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One rule of each kind, for every `make test`.
 FEW_RULES := namespace/network,egress/rules,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-services test-inspect test-e2b test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-services test-harbor test-inspect test-e2b test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,7 +86,7 @@ test-clients: setup-test ## run the usual network clients in a sandbox with a ma
 	@if [[ $$EUID -eq 0 ]]; then tests/network/clients.py $(CLIENT_FLAGS) "$(SAGGAR_DEBUG)" "$(MUTATED)/../clients" $(subst $(comma), ,$(NETWORK_CLIENTS)); \
 		else echo "not run here: only root can make the small internet that they need"; fi
 
-test-all: test test-clients test-models test-services test-inspect test-mutation test-vm ## test, the network clients, models' clients, services from an image, harnesses for agents, and the full mutation check here and in an emulated machine
+test-all: test test-clients test-models test-services test-harbor test-inspect test-mutation test-vm ## test, the network clients, models' clients, services from an image, harnesses for agents, and the full mutation check here and in an emulated machine
 
 # SEED=random sends other requests than the last time; SEED=1 repeats those of a report.
 # Needs a Debian mirror the first time; the image is kept.
@@ -97,10 +97,14 @@ test-services: setup-test ## run PostgreSQL, Redis, nginx, Chromium and apt-get 
 	@if [[ $$EUID -eq 0 ]]; then tests/services/run.py "$(SAGGAR_DEBUG)" "$(MUTATED)/../services"; \
 		else echo "not run here: only root can make the image and keep files on disk"; fi
 
-# Needs Python 3.12 and, the first time, PyPI.
+# Both need Python 3.12 and, the first time, PyPI.
 test-inspect: setup-test ## run Inspect's self-check of sandboxes over inspect-sandboxes' provider for E2B
 	@cargo build --locked --package saggar
 	@tests/frameworks/inspect/run.sh "$(SAGGAR_DEBUG)"
+
+test-harbor: setup-test ## run Harbor's oracle agent on a small task with a Dockerfile
+	@cargo build --locked --package saggar
+	@tests/frameworks/harbor/run.sh "$(SAGGAR_DEBUG)"
 
 test-schema: setup-test ## send valid and invalid requests generated from the OpenAPI document (two minutes; needs PyPI the first time)
 	@cargo build --locked --package saggar

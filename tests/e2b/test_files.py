@@ -248,3 +248,10 @@ def test_ports(server, sandbox):
     private.kill()
     status, body = fetch(private.get_host(8000))
     assert status == 502 and b"was not found" in body
+
+
+def test_directories_are_made_where_only_root_may(sandbox):
+    # Only root may write there; the file is root's, and everybody's to read.
+    sandbox.files.write("/solution/deep/file", "written")
+    assert sandbox.files.read("/solution/deep/file") == "written"
+    assert sandbox.commands.run("cat /solution/deep/file").stdout == "written"

@@ -12,7 +12,7 @@ use saggar_domain::{SandboxId, User};
 use saggar_http::access::Insider;
 use saggar_http::download::{self, Unread};
 use saggar_http::extract::{Pieces, too_large};
-use saggar_runtime::{Action, FilePath, Files, MetadataEntry, WriteOptions, Writing};
+use saggar_runtime::{Action, Fault, FileFault, FileFaultKind, FilePath, Files, MetadataEntry, WriteOptions, Writing};
 use serde_json::{Value, json};
 
 use super::connect;
@@ -24,6 +24,10 @@ use crate::state::Shared;
 
 /// Permissions of a new file.
 const FILE_MODE: u32 = 0o644;
+/// Permissions of a new directory.
+const DIRECTORY_MODE: u32 = 0o755;
+/// Where the user may write, without asking.
+const OWN_PLACES: &[&str] = &["/home/user/", "/tmp/"];
 /// Maximum number of files in one form.
 const FILES_MAX: usize = 1000;
 /// Prefix of the headers with a file's metadata.
@@ -56,6 +60,11 @@ pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId
         Err(Unread::Fault(fault)) => Err(fault.into()),
         Err(Unread::Refused(refusal)) => Err(refusal.into()),
     }
+}
+
+/// Whether the service of files goes on as root: E2B's is root in the sandbox, and the user says where a path begins.
+fn is_denied(fault: &Fault, user: User) -> bool {
+    user != User::Root && matches!(fault, Fault::File(FileFault { kind: FileFaultKind::PermissionDenied, .. }))
 }
 
 pub(super) async fn upload(
@@ -192,8 +201,28 @@ impl Upload<'_> {
     }
 
     async fn begin(&self, path: &FilePath, expected: Option<u64>) -> Result<Writing, CallFailure> {
-        let files = Files::to_write(&self.server.sandboxes, &self.insider.may(Action::WriteFiles)?, self.user).await?;
+        let user = self.writer(path).await?;
+        let files = Files::to_write(&self.server.sandboxes, &self.insider.may(Action::WriteFiles)?, user).await?;
         Ok(files.write(path, WriteOptions { mode: FILE_MODE, parents: true, expected }).await?)
+    }
+
+    /// Who writes there: the user, or root where the user can't make the directories that are missing. That a write is refused is known
+    /// only when its content has been sent.
+    async fn writer(&self, path: &FilePath) -> Result<User, CallFailure> {
+        let text = path.to_string();
+        let is_own = OWN_PLACES.iter().any(|place| text.starts_with(place));
+        let parent = text.rsplit_once('/').map_or("/", |(parent, _)| parent);
+        if self.user == User::Root || is_own || parent.is_empty() {
+            return Ok(self.user);
+        }
+        let parent = FilePath::parse(parent, self.user)?;
+        let permit = self.insider.may(Action::WriteFiles)?;
+        let mut files = Files::to_write(&self.server.sandboxes, &permit, self.user).await?;
+        match files.make_directory(&parent, true, DIRECTORY_MODE).await {
+            Err(fault) if is_denied(&fault, self.user) => Ok(User::Root),
+            // Whatever else is wrong, the write itself says it.
+            Ok(()) | Err(_) => Ok(self.user),
+        }
     }
 
     async fn finish(&mut self, path: &FilePath, writing: Writing) -> Result<(), CallFailure> {
