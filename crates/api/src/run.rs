@@ -62,6 +62,11 @@ pub struct Agent {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
+    /// Maximum number of steps that are open at once, 1 to 64. By default 1: the calls of a reply are made one after the
+    /// other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub parallel: Option<u32>,
     /// Other agents that it and its children may start with `delegate`, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, SubAgent>,
@@ -89,6 +94,11 @@ pub struct SubAgent {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
+    /// Maximum number of steps that are open at once, 1 to 64. By default 1: the calls of a reply are made one after the
+    /// other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub parallel: Option<u32>,
 }
 
 impl Agent {
@@ -178,6 +188,11 @@ pub struct AgentTool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::EgressShape>)]
     pub egress: Option<EgressDraft>,
+    /// Whether its calls may be made beside other calls of the same reply; each tool has its own default. A tool of
+    /// class `once` is always alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(ignore)]
+    pub parallel: Option<bool>,
 }
 
 /// What happens after a crash in the middle of an effect.
@@ -267,6 +282,10 @@ pub struct Run {
     /// The step that needs a decision, while it is `parked`. Only in responses about a single run, not in lists.
     #[serde(default)]
     pub parked: Option<RunParked>,
+    /// The steps that are open, in their order. Only in responses about a single run, not in lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(ignore)]
+    pub open_steps: Vec<RunOpenStep>,
     /// Its sandbox.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
@@ -319,6 +338,74 @@ pub struct RunParked {
     pub since: Timestamp,
 }
 
+/// A step that is open: intended, and without an outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunOpenStep {
+    /// The number of the step. For a question it is what an answer must name.
+    pub step: u64,
+    /// Its newest attempt.
+    pub attempt: u32,
+    /// The tool that was called, or `model`.
+    pub tool: String,
+    /// What it does.
+    pub state: OpenStepState,
+    /// Since when.
+    #[schema(value_type = schema::Instant)]
+    pub since: Timestamp,
+    /// When it goes on, if it waits for a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::Instant>)]
+    pub until: Option<Timestamp>,
+    /// The question that it asks, why it can't start, or why its outcome is unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<String>,
+    /// The child run that it waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::RunId>)]
+    pub child: Option<RunId>,
+}
+
+/// What an open step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OpenStepState {
+    /// It is in progress.
+    Running,
+    /// It waits for a person's answer.
+    Asking,
+    /// It waits for a time.
+    Waiting,
+    /// It waits for the end of a child run.
+    Delegating,
+    /// Its executor is being asked whether it was done.
+    Probing,
+    /// It failed, and will be tried again.
+    Retrying,
+    /// It can't start yet.
+    Delayed,
+    /// It goes on when the run is resumed.
+    Interrupted,
+    /// Its outcome is unknown: a person decides.
+    Parked,
+}
+
+impl OpenStepState {
+    /// Its name, as in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Asking => "asking",
+            Self::Waiting => "waiting",
+            Self::Delegating => "delegating",
+            Self::Probing => "probing",
+            Self::Retrying => "retrying",
+            Self::Delayed => "delayed",
+            Self::Interrupted => "interrupted",
+            Self::Parked => "parked",
+        }
+    }
+}
+
 /// The origin of a fork.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunParent {
@@ -330,6 +417,10 @@ pub struct RunParent {
     /// The call that was open there, which the fork repeats with its own key. Only in the response to `forkRun`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub does_again: Option<RunOpenCall>,
+    /// All calls that were open there, which the fork repeats. Only in the response to `forkRun`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(ignore)]
+    pub open_calls: Vec<RunOpenCall>,
 }
 
 /// A call that was open at the fork.

@@ -37,6 +37,9 @@ pub struct AgentSpec {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default = "default_repeats_max")]
     pub repeats_max: u32,
+    /// Maximum number of steps that are open at once; at most [`OPEN_STEPS_MAX`].
+    #[serde(default = "default_open_max", skip_serializing_if = "is_default_open_max")]
+    pub open_max: u32,
     /// Other agents that it and its children may start, by name. A started agent inherits this map; its own is
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -82,6 +85,29 @@ pub struct ToolSpec {
     /// Where a tool with a network may go, beside what the operator allows. Without it, wherever the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressDraft>,
+    /// Whether calls of one reply may be made beside each other. A tool of class `once` is always alone.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub is_parallel: bool,
+}
+
+/// Maximum breadth of a run, whatever its agent says.
+pub const OPEN_STEPS_MAX: u32 = 64;
+/// The breadth of an agent that says nothing: its calls are made one after the other, because later ones may rely on
+/// earlier ones.
+pub const OPEN_STEPS_DEFAULT: u32 = 1;
+
+fn default_open_max() -> u32 {
+    OPEN_STEPS_DEFAULT
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_default_open_max(value: &u32) -> bool {
+    *value == OPEN_STEPS_DEFAULT
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn default_repeats_max() -> u32 {

@@ -32,6 +32,14 @@ impl Body {
         }
     }
 
+    /// In bytes.
+    pub fn length(&self) -> u64 {
+        match self {
+            Self::Text(text) => text.len() as u64,
+            Self::Blob { length, .. } => *length,
+        }
+    }
+
     /// Whether it must be stored as a blob.
     pub fn is_too_long(&self) -> bool {
         match self {

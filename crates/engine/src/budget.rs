@@ -40,6 +40,21 @@ impl Budget {
         }
     }
 
+    /// One of so many equal shares.
+    #[must_use]
+    pub fn shared(self, shares: u64) -> Self {
+        let share = |limit: Option<u64>| limit.map(|limit| limit / shares.max(1));
+        Self {
+            steps: share(self.steps),
+            wall_ms: self.wall_ms,
+            tokens: share(self.tokens),
+            micros: share(self.micros),
+            tool_calls: share(self.tool_calls),
+            retries: share(self.retries),
+            children: share(self.children),
+        }
+    }
+
     /// The whole budget as a reservation. Unlimited fields reserve nothing, because they can't run out.
     pub fn whole(&self) -> Spending {
         Spending {
@@ -106,9 +121,22 @@ impl Spending {
             children: self.children.saturating_add(other.children),
         }
     }
+
+    /// The rest; nothing becomes negative.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self {
+            steps: self.steps.saturating_sub(other.steps),
+            tokens: self.tokens.saturating_sub(other.tokens),
+            micros: self.micros.saturating_sub(other.micros),
+            tool_calls: self.tool_calls.saturating_sub(other.tool_calls),
+            retries: self.retries.saturating_sub(other.retries),
+            children: self.children.saturating_sub(other.children),
+        }
+    }
 }
 
-/// A run's limits, its spending, and the reservation for the effect in progress.
+/// A run's limits, its spending, and the reservations for the effects in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     limit: Budget,
@@ -174,10 +202,15 @@ impl Ledger {
         self.reserved = self.reserved.plus(wanted);
     }
 
-    /// Replaces the reservation by the actual cost.
-    pub fn settle(&mut self, cost: Spending) {
-        self.reserved = Spending::default();
+    /// Replaces a reservation by the actual cost.
+    pub fn settle(&mut self, reserved: Spending, cost: Spending) {
+        self.reserved = self.reserved.minus(reserved);
         self.spent = self.spent.plus(cost);
+    }
+
+    /// Nothing is in progress.
+    pub fn release_all(&mut self) {
+        self.reserved = Spending::default();
     }
 }
 
@@ -196,7 +229,7 @@ mod tests {
         ledger.reserve(tokens(60));
         assert_eq!(ledger.refuses(tokens(60)), Some(BudgetName::Tokens));
         // The actual cost exceeded the reservation: this is the largest possible overshoot.
-        ledger.settle(tokens(130));
+        ledger.settle(tokens(60), tokens(130));
         assert_eq!(ledger.spent().tokens, 130);
         assert_eq!(ledger.refuses(tokens(0)), Some(BudgetName::Tokens));
         assert_eq!(ledger.refuses(tokens(1)), Some(BudgetName::Tokens));
@@ -205,7 +238,7 @@ mod tests {
     #[test]
     fn what_is_left_goes_to_a_child_and_no_more() {
         let mut ledger = Ledger::new(Budget { tokens: Some(100), steps: Some(10), ..Budget::default() });
-        ledger.settle(tokens(30));
+        ledger.settle(Spending::default(), tokens(30));
         ledger.reserve(Spending { steps: 1, ..Spending::default() });
         let own = Budget { tokens: Some(1000), steps: Some(3), retries: Some(5), ..Budget::default() };
         let given = own.within(ledger.left());
@@ -216,10 +249,21 @@ mod tests {
     }
 
     #[test]
+    fn each_effect_in_progress_has_its_own_reservation() {
+        let mut ledger = Ledger::new(Budget { tokens: Some(100), ..Budget::default() });
+        ledger.reserve(tokens(40));
+        ledger.reserve(tokens(50));
+        assert_eq!(ledger.refuses(tokens(11)), Some(BudgetName::Tokens));
+        ledger.settle(tokens(40), tokens(5));
+        assert_eq!((ledger.reserved().tokens, ledger.spent().tokens, ledger.left().tokens), (50, 5, Some(45)));
+        assert_eq!((ledger.refuses(tokens(45)), ledger.refuses(tokens(46))), (None, Some(BudgetName::Tokens)));
+    }
+
+    #[test]
     fn counting_stops_at_the_most_there_is() {
         let mut ledger = Ledger::new(Budget { tokens: Some(5), ..Budget::default() });
-        ledger.settle(tokens(u64::MAX));
-        ledger.settle(tokens(u64::MAX));
+        ledger.settle(Spending::default(), tokens(u64::MAX));
+        ledger.settle(Spending::default(), tokens(u64::MAX));
         assert_eq!(ledger.refuses(tokens(1)), Some(BudgetName::Tokens));
     }
 }

@@ -6,7 +6,7 @@
 //! ```
 //! A child's budget is reserved out of its parent's and settled by what the child spent, so a limit covers the whole
 //! tree below the run that has it. A child may use at most the tools that its parent may use, and at most its network
-//! and its secrets. A run has at most one open step, so a whole tree has at most one open effect.
+//! and its secrets. A run may wait for several children at once, as many as it may have open steps.
 
 use saggar_domain::RunId;
 use serde::{Deserialize, Serialize};
@@ -100,17 +100,24 @@ impl Run {
         Some(NewChild { run: child.clone(), agent: Box::new(spec), child_of })
     }
 
-    /// The child that this run is waiting for.
-    pub fn child(&self) -> Option<&RunId> {
-        match &self.open_step()?.effect {
-            Effect::Delegate { child, .. } => Some(child),
-            Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => None,
-        }
+    /// The children that this run is waiting for.
+    pub fn children(&self) -> impl Iterator<Item = &RunId> {
+        self.open_steps().iter().filter_map(|open| open.effect.child())
     }
 
     /// The end to report to the parent; `None` before the end, and for runs without a parent.
     pub fn end_for_parent(&self) -> Option<(&ChildOf, ChildEnd)> {
         let (child_of, outcome, child) = (self.child_of()?, self.outcome()?.clone(), self.id()?.clone());
         Some((child_of, ChildEnd { child, outcome, spent: self.ledger().spent_at_most() }))
+    }
+}
+
+impl Effect {
+    /// The child that it starts.
+    pub fn child(&self) -> Option<&RunId> {
+        match self {
+            Self::Delegate { child, .. } => Some(child),
+            Self::CallModel { .. } | Self::CallTool { .. } | Self::Wait { .. } | Self::AskHuman { .. } => None,
+        }
     }
 }

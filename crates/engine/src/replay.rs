@@ -10,7 +10,7 @@ use crate::budget::BudgetName;
 use crate::effect::Effect;
 use crate::event::{Event, RunOutcome, Settled};
 use crate::input::{Input, Rejected, Report, Signal};
-use crate::run::{Attempt, Run};
+use crate::run::{Attempt, OpenStep, Run};
 
 /// The result of a replay.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub fn replay(events: &[Event]) -> Replayed {
     let is_fork = |at: &usize| matches!(events[*at], Event::Forked { .. });
     let forks: Vec<usize> = (0..events.len()).filter(is_fork).collect();
     while let Some(first) = events.get(at) {
-        let derived = match input_of(&run, first, events.get(at + 1)) {
+        let derived = match input_of(&run, first, &events[at + 1..]) {
             Some(input) => run.decide(first.at(), &input),
             None => Ok(Vec::new()),
         };
@@ -73,9 +73,10 @@ pub fn replay(events: &[Event]) -> Replayed {
 }
 
 /// The input that caused a batch, derived from its first event and the state before it.
-fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
+fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
+    let open = || first.step().and_then(|step| run.open_at(step));
     let reported = |report: Report, chance: u64| {
-        let open = run.open_step()?;
+        let open = open()?;
         Some(Input::Reported { epoch: run.epoch(), step: open.step, attempt: open.attempt, report, chance })
     };
     match first {
@@ -98,7 +99,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         Event::StepDecided { step, decision, .. } => {
             Some(Input::Decide { step: *step, attempt: None, decision: decision.clone() })
         }
-        Event::StepIntended { .. } => match &run.open_step()?.phase {
+        Event::StepIntended { .. } => match &open()?.phase {
             Attempt::Probing => reported(Report::NeverDone, 0),
             Attempt::Doing
             | Attempt::Backoff { .. }
@@ -106,7 +107,7 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             | Attempt::Interrupted
             | Attempt::Unknown { .. } => Some(Input::Tick),
         },
-        Event::StepSettled { result, usage, snapshot, .. } => match (result, &run.open_step()?.effect) {
+        Event::StepSettled { result, usage, snapshot, .. } => match (result, &open()?.effect) {
             (_, Effect::Wait { .. }) => Some(Input::Tick),
             (Settled::Replied(reply), _) => reported(Report::Replied { reply: reply.clone(), usage: *usage }, 0),
             (Settled::Returned(result), _) => {
@@ -117,7 +118,8 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
         },
         Event::StepFailed { failure, usage, retry_at, at, .. } => {
             let report = Report::Failed { failure: failure.clone(), usage: *usage };
-            reported(report, chance_of(run, *at, *retry_at)?)
+            let chance = chance_of(run, open()?, *at, *retry_at)?;
+            reported(report, chance)
         }
         Event::StepDelayed { reason, .. } => reported(Report::Delayed { reason: reason.clone() }, 0),
         Event::StepUnknown { reason, network, .. } => {
@@ -128,7 +130,10 @@ fn input_of(run: &Run, first: &Event, second: Option<&Event>) -> Option<Input> {
             reported(Report::Unknown { reason: String::new(), network: network.clone() }, 0)
         }
         // If a fork cut off the final event, any input that abandons a step fits.
-        Event::StepAbandoned { .. } => Some(second.and_then(finish_input).unwrap_or(Input::Cancel)),
+        Event::StepAbandoned { .. } => {
+            let end = rest.iter().find(|event| !matches!(event, Event::StepAbandoned { .. }));
+            Some(end.and_then(finish_input).unwrap_or(Input::Cancel))
+        }
         Event::RunFinished { .. } => finish_input(first),
     }
 }
@@ -144,8 +149,7 @@ fn finish_input(finished: &Event) -> Option<Input> {
 }
 
 /// The random number that yields this backoff.
-fn chance_of(run: &Run, at: Timestamp, retry_at: Timestamp) -> Option<u64> {
-    let open = run.open_step()?;
+fn chance_of(run: &Run, open: &OpenStep, at: Timestamp, retry_at: Timestamp) -> Option<u64> {
     let agent = run.agent()?;
     let policy = match open.effect.call() {
         None => agent.model.retry,

@@ -14,7 +14,7 @@ impl Rules {
     /// The rules of journals that don't name any.
     pub const FIRST: Self = Self(1);
     /// The rules that workers of this version follow.
-    pub const NEWEST: Self = Self(2);
+    pub const NEWEST: Self = Self(3);
 
     pub(crate) fn is_first(&self) -> bool {
         *self == Self::FIRST
@@ -40,6 +40,17 @@ impl Rules {
     /// From version 2, money is reserved before a model call and checked before the next.
     pub(crate) fn reserve_money(self) -> bool {
         self.0 >= 2
+    }
+
+    /// From version 3, several steps may be open at once. Before, the calls of a reply were made one after the other.
+    pub(crate) fn allow_several_steps(self) -> bool {
+        self.0 >= 3
+    }
+
+    /// From version 3, a message that arrives between a call of the model and its result comes after the result, and
+    /// one that the model has not seen keeps the run from ending. Before, it stood where it arrived.
+    pub(crate) fn keep_turns_together(self) -> bool {
+        self.0 >= 3
     }
 }
 

@@ -40,10 +40,10 @@ fn a_paused_run_does_nothing_again_until_it_is_resumed() {
         let mut driven = under_way(tool);
         driven.input(Input::Pause).unwrap();
         assert_eq!(names(&lose_worker(&mut driven)), ["claimed", "step_interrupted"], "{tool}");
-        assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Paused, None), "{tool}");
+        assert_eq!((driven.run.status(), driven.run.pending().next()), (RunStatus::Paused, None), "{tool}");
         assert_eq!(names(&lose_worker(&mut driven)), ["claimed"], "another worker waits too");
         assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", then], "{tool}");
-        assert!(driven.run.pending().is_some());
+        assert!(driven.run.pending().next().is_some());
         driven.check();
     }
     let mut model = Driven::start(agent());
@@ -108,7 +108,7 @@ fn a_step_that_no_worker_survives_parks() {
             deaths += 1;
             assert!(deaths <= 20, "{tool}");
             lose_worker(&mut driven);
-            if matches!(driven.run.pending().map(|pending| pending.work), Some(Work::Probe(_))) {
+            if matches!(driven.run.pending().next().map(|pending| pending.work), Some(Work::Probe(_))) {
                 driven.report(Report::NeverDone).unwrap();
             }
         }
@@ -130,14 +130,14 @@ fn fork(driven: &Driven) -> Result<Driven, Rejected> {
 fn a_fork_does_the_open_call_again_with_a_key_of_its_own() {
     for tool in ["pure", "keyed", "probeable"] {
         let driven = under_way(tool);
-        let key = driven.run.pending().unwrap().key.clone();
+        let key = driven.run.pending().next().unwrap().key.clone();
         let mut fork = fork(&driven).unwrap();
-        let pending = fork.run.pending().unwrap();
+        let pending = fork.run.pending().next().unwrap();
         assert!(matches!(pending.work, Work::CallTool(call) if call.tool == tool), "{tool}");
         assert_ne!(pending.key, key);
         fork.returned("one");
         assert!(
-            matches!(fork.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"),
+            matches!(fork.run.pending().next().unwrap().work, Work::CallTool(call) if call.tool == "pure"),
             "then the next"
         );
         fork.check();
@@ -145,7 +145,11 @@ fn a_fork_does_the_open_call_again_with_a_key_of_its_own() {
     let mut asking = Driven::start(agent());
     asking.reply(&[("ask_human", "{\"question\":\"may I?\"}")]);
     let fork = fork(&asking).unwrap();
-    assert_eq!((fork.run.status(), fork.run.open_question()), (RunStatus::Asking, Some(3)), "it asks by itself");
+    assert_eq!(
+        (fork.run.status(), fork.run.open_questions().next()),
+        (RunStatus::Asking, Some(3)),
+        "it asks by itself"
+    );
 }
 
 #[test]
@@ -165,7 +169,7 @@ fn forks_of_older_journals_drop_the_open_call_as_they_did() {
     let (run, message) = (RunId::from_random([9; 16]), None);
     fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: false }).unwrap();
     fork.input(Input::Claim { epoch: 1, rules: Rules::FIRST }).unwrap();
-    assert!(matches!(fork.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
+    assert!(matches!(fork.run.pending().next().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
     fork.check();
 }
 
@@ -272,7 +276,7 @@ fn a_malformed_call_is_answered_with_what_is_wrong_and_nothing_is_performed() {
     let calls = vec![call("once", Some("\"n\" is missing")), call("wait", Some("no seconds")), call("pure", None)];
     let reply = ModelReply { text: Body::text(""), calls };
     driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
-    assert!(matches!(driven.run.pending().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
+    assert!(matches!(driven.run.pending().next().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
     let told: Vec<_> = driven.run.conversation()[2..]
         .iter()
         .map(|message| match message {

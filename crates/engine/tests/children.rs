@@ -58,7 +58,10 @@ fn a_child_is_named_by_its_parents_key_and_gets_no_more_than_its_parent_has() {
     assert!(!child.agent.tools.contains_key("secret"), "its parent has no such tool");
     assert!(!child.agent.tools.contains_key("once"), "its own agent has no such tool");
     assert!(child.agent.tools.contains_key("delegate"));
-    assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Delegating { child: child.run.clone() }, None));
+    assert_eq!(
+        (driven.run.status(), driven.run.pending().next()),
+        (RunStatus::Delegating { child: child.run.clone() }, None)
+    );
     let claimed = driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&claimed), ["claimed"], "a worker that is lost changes nothing");
     driven.check();
@@ -134,13 +137,13 @@ fn a_limit_holds_for_the_whole_tree_and_trips_by_name() {
         while driven.run.outcome().is_none() {
             driven.reply(&[("delegate", &format!("{{\"task\":\"{}\",\"agent\":\"helper\"}}", driven.journal.len()))]);
             total = total.plus(Spending { steps: 1, tokens: 10, micros: 5, ..Spending::default() });
-            if driven.run.child().is_none() {
+            if driven.run.children().next().is_none() {
                 break;
             }
             total = total.plus(Spending { steps: 1, tool_calls: 1, children: 1, ..Spending::default() });
             let mut child = begin(newborn(&driven), driven.now);
             while child.run.outcome().is_none() {
-                if child.run.pending().is_some_and(|pending| pending.work == saggar_engine::Work::CallModel) {
+                if child.run.pending().next().is_some_and(|pending| pending.work == saggar_engine::Work::CallModel) {
                     child.reply(&[("pure", &format!("{{\"n\":{}}}", child.journal.len()))]);
                     total = total.plus(Spending { steps: 1, tokens: 10, micros: 5, ..Spending::default() });
                 } else {
@@ -193,7 +196,7 @@ fn a_line_of_children_has_an_end() {
         driven = begin(newborn(&driven), driven.now);
     }
     driven.reply(&[AGAIN]);
-    assert!(driven.run.child().is_none() && driven.run.outcome().is_none());
+    assert!(driven.run.children().next().is_none() && driven.run.outcome().is_none());
     let said = format!("{:?}", driven.run.conversation().last().unwrap());
     assert!(said.contains("do it yourself"), "{said}");
     driven.check();
@@ -207,7 +210,7 @@ fn calls_that_cannot_be_are_told_to_the_model() {
         ("delegate", "{\"task\":\"x\",\"agent\":\"nobody\"}"),
         ("delegate", "{\"task\":\"x\",\"agent\":7}"),
     ]);
-    assert_eq!((driven.run.last_step(), driven.run.child()), (5, None));
+    assert_eq!((driven.run.last_step(), driven.run.children().next()), (5, None));
     assert_eq!(driven.run.ledger().spent().children, 0);
     driven.check();
 }
@@ -219,7 +222,7 @@ fn a_run_that_ends_gives_its_child_up_and_a_paused_one_waits() {
     let mut child = begin(newborn(&driven), driven.now);
     child.reply(&[]);
     driven.input(Input::Pause).unwrap();
-    assert!(driven.run.child().is_some());
+    assert!(driven.run.children().next().is_some());
     assert_eq!(names(&tell(&mut driven, &child).unwrap()), ["step_settled"]);
     assert_eq!(driven.run.status(), RunStatus::Paused);
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
@@ -256,7 +259,7 @@ fn a_fork_starts_its_own_child_where_one_was_under_way_and_reads_what_was_record
     assert_eq!((&own.agent, own.child_of.step), (&first.agent, 3), "and this one the same otherwise");
     assert_eq!(tell_raw(&mut again, &child), Err(Rejected::NotAwaited), "the other's end is not its own");
     let after = fork(finished);
-    assert_eq!((after.run.child(), after.run.conversation().len()), (None, 3), "what was recorded is read");
+    assert_eq!((after.run.children().next(), after.run.conversation().len()), (None, 3), "what was recorded is read");
     assert_eq!(after.run.ledger().spent().children, 1);
     assert_eq!(newborn(&fork(cancelled)).agent.task, Body::text("look again"), "what was given up is done");
     // A fork of a child has no parent.

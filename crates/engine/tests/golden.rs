@@ -95,3 +95,17 @@ fn a_step_that_waits_for_room_is_read_and_means_what_it_meant() {
     let waiting = Run::from_events(&events[..delayed.unwrap()]);
     assert!(waiting.open_step().is_some_and(|open| open.delayed_since.is_some() && open.attempt == 1));
 }
+
+/// Several open steps, and a malformed call: the additions of version 4. It doesn't repeat what the other journals have.
+const V4_STEPS: &str = include_str!("../journals/v4_steps.jsonl");
+
+#[test]
+fn several_open_steps_are_read_and_mean_what_they_meant() {
+    let names = [&NAMES[..], &["step_interrupted", "step_delayed"]].concat();
+    let (events, run) = check(V4_STEPS, 4, &names);
+    assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (1, 17, 3, 16));
+    let spent = Spending { steps: 17, tokens: 43, micros: 17, tool_calls: 12, retries: 4, children: 2 };
+    assert_eq!(run.ledger().spent(), spent);
+    let most = (1..events.len()).map(|end| Run::from_events(&events[..end]).open_steps().len()).max();
+    assert_eq!(most, Some(4), "so many were open at once");
+}

@@ -9,7 +9,7 @@ use saggar_engine::{
     Body, Budget, BudgetName, ChildEnd, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry, Event, Input, Rejected,
     Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
 };
-use support::{Driven, agent, reply};
+use support::{Driven, agent, parallel, reply};
 
 fn names(events: &[Event]) -> Vec<&'static str> {
     events.iter().map(Event::name).collect()
@@ -23,7 +23,7 @@ fn failure(is_passing: bool) -> Report {
 #[test]
 fn the_outcome_of_a_step_and_the_intent_of_the_next_are_one_batch() {
     let mut driven = Driven::start(agent());
-    assert_eq!(driven.run.pending().unwrap().work, Work::CallModel);
+    assert_eq!(driven.run.pending().next().unwrap().work, Work::CallModel);
     assert_eq!(names(&driven.reply(&[("pure", "{}"), ("keyed", "{}")])), ["step_settled", "step_intended"]);
     assert_eq!(names(&driven.returned("one")), ["step_settled", "step_intended"]);
     assert_eq!(names(&driven.returned("two")), ["step_settled", "step_intended"]);
@@ -43,10 +43,10 @@ fn what_a_lost_worker_left_open_is_settled_by_its_class() {
     ] {
         let mut driven = Driven::start(agent());
         driven.reply(&[(tool, "{}")]);
-        let key = driven.run.pending().unwrap().key.clone();
+        let key = driven.run.pending().next().unwrap().key.clone();
         assert_eq!(names(&driven.input(Input::claim(2)).unwrap()), events, "{tool}");
         assert_eq!(driven.run.status(), then, "{tool}");
-        if let Some(pending) = driven.run.pending() {
+        if let Some(pending) = driven.run.pending().next() {
             assert_eq!(pending.key, key, "the key of a step stays the same");
         }
         driven.check();
@@ -76,7 +76,7 @@ fn a_probe_finds_it_done_never_done_or_parks() {
         let mut driven = Driven::start(agent());
         driven.reply(&[("probeable", "{}")]);
         driven.input(Input::claim(2)).unwrap();
-        assert!(matches!(driven.run.pending().unwrap().work, Work::Probe(_)));
+        assert!(matches!(driven.run.pending().next().unwrap().work, Work::Probe(_)));
         let events = driven.report(report).unwrap();
         driven.check();
         (names(&events), driven.run.status())
@@ -115,7 +115,7 @@ fn failures_are_tried_again_later_and_not_for_ever() {
     driven.reply(&[("pure", "{}")]);
     for _ in 0..2 {
         assert_eq!(names(&driven.report(failure(true)).unwrap()), ["step_failed"]);
-        assert!(driven.run.pending().is_none(), "nothing happens before its time");
+        assert!(driven.run.pending().next().is_none(), "nothing happens before its time");
         assert_eq!(driven.pass(Duration::from_millis(1)), []);
         let RunStatus::Waiting { until } = driven.run.status() else { panic!("it waits") };
         driven.now = until;
@@ -191,7 +191,7 @@ fn the_same_call_over_and_over_is_a_loop() {
 fn waiting_and_asking_need_no_worker() {
     let mut driven = Driven::start(agent());
     driven.reply(&[("wait", "{\"seconds\":60}"), ("ask_human", "{\"question\":\"may I?\"}")]);
-    assert_eq!(driven.run.pending(), None);
+    assert_eq!(driven.run.pending().next(), None);
     assert_eq!(driven.run.next_deadline(), Some(driven.now.after(Duration::from_secs(60))));
     driven.input(Input::claim(2)).unwrap();
     assert_eq!(names(&driven.pass(Duration::from_secs(60))), ["step_settled", "step_intended"]);
@@ -211,14 +211,18 @@ fn answer(id: &str, question: Option<u64>, text: &str) -> Input {
 fn an_answer_is_taken_by_the_question_that_it_names_and_by_no_other() {
     let mut driven = Driven::start(agent());
     driven.reply(&[("ask_human", "{\"question\":\"which?\"}"), ("ask_human", "{\"question\":\"delete it?\"}")]);
-    assert_eq!(driven.run.open_question(), Some(2));
+    assert_eq!(driven.run.open_questions().next(), Some(2));
     assert_eq!(driven.input(answer("a", None, "yes")), Err(Rejected::UnnamedQuestion));
     assert_eq!(driven.input(answer("b", Some(3), "yes")), Err(Rejected::NotOpen { question: 3 }), "not asked yet");
     driven.input(answer("c", Some(2), "yes")).unwrap();
-    assert_eq!(driven.run.open_question(), Some(3));
+    assert_eq!(driven.run.open_questions().next(), Some(3));
     assert_eq!(driven.input(answer("d", Some(2), "yes")), Ok(Vec::new()), "the same answer again is harmless");
     assert_eq!(driven.input(answer("e", Some(2), "no")), Err(Rejected::AlreadyAnswered { question: 2 }));
-    assert_eq!((driven.run.open_question(), driven.run.last_step()), (Some(3), 3), "the next question is still open");
+    assert_eq!(
+        (driven.run.open_questions().next(), driven.run.last_step()),
+        (Some(3), 3),
+        "the next question is still open"
+    );
     driven.check();
 }
 
@@ -263,7 +267,7 @@ fn a_paused_run_finishes_its_step_and_begins_none() {
     let mut driven = Driven::start(agent());
     driven.input(Input::Pause).unwrap();
     assert_eq!(names(&driven.reply(&[("pure", "{}")])), ["step_settled"]);
-    assert_eq!((driven.run.status(), driven.run.pending()), (RunStatus::Paused, None));
+    assert_eq!((driven.run.status(), driven.run.pending().next()), (RunStatus::Paused, None));
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     driven.check();
 }
@@ -281,7 +285,7 @@ fn cancelling_gives_up_what_is_open() {
 fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     let mut driven = Driven::start(agent());
     driven.reply(&[("keyed", "{}")]);
-    let key = driven.run.pending().unwrap().key.clone();
+    let key = driven.run.pending().next().unwrap().key.clone();
     driven.returned("one");
     let cut = driven.journal.iter().position(|event| matches!(event, Event::StepIntended { step: 2, .. })).unwrap();
     let past = driven.journal[..cut].to_vec();
@@ -290,9 +294,12 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     let run = RunId::from_random([9; 16]);
     let input = Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true };
     let events = fork.input(input).unwrap();
-    assert_eq!((names(&events), fork.run.status(), fork.run.pending()), (vec!["forked"], RunStatus::Queued, None));
+    assert_eq!(
+        (names(&events), fork.run.status(), fork.run.pending().next()),
+        (vec!["forked"], RunStatus::Queued, None)
+    );
     assert_eq!(names(&fork.input(Input::claim(1)).unwrap()), ["claimed", "step_intended"]);
-    let pending = fork.run.pending().unwrap();
+    let pending = fork.run.pending().next().unwrap();
     assert_ne!(pending.key, key);
     assert_eq!((pending.step, fork.run.generation(), fork.run.id()), (2, 3, Some(&run)));
     assert!(fork.run.is_logical_only());
@@ -339,7 +346,8 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
             state % most
         };
         let budget = Budget { steps: Some(40), retries: Some(12), wall_ms: Some(600_000), ..Budget::default() };
-        let mut driven = Driven::start(saggar_engine::AgentSpec { budget, ..agent() });
+        let one_of = if seed % 2 == 0 { agent() } else { parallel(1 + (seed % 5) as u32) };
+        let mut driven = Driven::start(saggar_engine::AgentSpec { budget, ..one_of });
         for turn in 0..120 {
             driven.now = driven.now.after(Duration::from_millis(chance(4000)));
             let tools = ["pure", "keyed", "probeable", "once", "wait", "ask_human", "delegate", "nonsense"];
@@ -358,17 +366,21 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 5 => Input::Decide { step: driven.run.last_step(), attempt: None, decision: Decision::Retry },
                 6 => {
                     let name = if chance(2) == 0 { "answer" } else { "message" };
-                    let question = Some(driven.run.last_step()).filter(|_| chance(4) > 0);
+                    let asked = driven.run.open_questions().last().unwrap_or(driven.run.last_step());
+                    let question = Some(asked).filter(|_| chance(4) > 0);
                     let (id, name, body) = (chance(20).to_string(), name.to_owned(), Body::text("hi"));
                     Input::Signal(Signal { id, name, body, question })
                 }
                 12 => {
-                    let Some(child) = driven.run.child().cloned() else { continue };
+                    let which = chance(3) as usize;
+                    let child = driven.run.children().nth(which).or(driven.run.children().next()).cloned();
+                    let Some(child) = child else { continue };
                     let spent = Spending { steps: chance(3), tokens: chance(9), ..Spending::default() };
                     Input::ChildEnded(ChildEnd { child, outcome: RunOutcome::Cancelled, spent })
                 }
                 kind => {
-                    let Some(open) = driven.run.open_step() else { continue };
+                    let open = driven.run.open_steps();
+                    let Some(open) = open.get(chance(open.len().max(1) as u64) as usize) else { continue };
                     let is_model = matches!(open.effect, Effect::CallModel { .. });
                     let report = match (kind, is_model) {
                         (7, _) => failure(chance(2) == 0),
@@ -376,9 +388,11 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                         (9, _) => Report::NeverDone,
                         (10, _) if chance(2) == 0 => Report::Delayed { reason: "no room".to_owned() },
                         (_, true) => {
-                            let calls = [(tool, arguments.as_str())];
-                            let calls = &calls[..usize::from(chance(8) > 0)];
-                            Report::Replied { reply: reply(calls), usage: Usage { tokens: 1, micros: 1 } }
+                            let others = (0..chance(7)).map(|_| tools[chance(8) as usize]);
+                            let calls: Vec<_> =
+                                [tool].into_iter().chain(others).map(|tool| (tool, arguments.as_str())).collect();
+                            let most = if chance(8) == 0 { 0 } else { calls.len() };
+                            Report::Replied { reply: reply(&calls[..most]), usage: Usage { tokens: 1, micros: 1 } }
                         }
                         (_, false) => Report::Returned {
                             result: saggar_engine::ToolResult::new(Body::text("ok"), false),
@@ -414,7 +428,7 @@ fn a_step_that_waits_for_room_is_one_attempt_however_long_it_waits() {
     let begun = driven.now;
     assert_eq!(names(&driven.report(delayed()).unwrap()), ["step_delayed"]);
     assert!(matches!(driven.run.status(), RunStatus::Waiting { .. }));
-    assert_eq!(driven.run.pending(), None);
+    assert_eq!(driven.run.pending().next(), None);
     // It is retried by time, by a claim and by a resume, but not while paused.
     assert_eq!(names(&driven.pass(Duration::from_secs(30))), ["step_intended"]);
     driven.report(delayed()).unwrap();

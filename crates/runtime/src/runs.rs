@@ -4,7 +4,7 @@
 //!   Runs (start, say, look, fork) ──▶ store ◀── Worker: claims what is due ──▶ Drive, one for each run:
 //!                                                  load, fold, claim ─▶ { append ─▶ start what is pending ─▶ wait } ─▶ rest or end
 //! ```
-//! The engine decides; this is the shell that appends its decisions and executes the pending effect. An effect starts
+//! The engine decides; this is the shell that appends its decisions and executes the pending effects. An effect starts
 //! after its intent is durable, and only the holder of the run appends its outcome. A worker that isn't sure to hold
 //! a run stops at once: the next one finds everything in the journal.
 
@@ -28,6 +28,7 @@ mod standing;
 mod stored_agent;
 mod tell;
 mod tools;
+mod under_way;
 mod worker;
 
 pub use bodies::{fetch, shelve};
@@ -40,7 +41,7 @@ pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
 pub use real::{RealEffects, RunSettings, ScriptError};
-pub use standing::Awaited;
+pub use standing::{DoingNow, OpenNow};
 pub use stored_agent::{agent_of_entry, with_agent};
 pub(crate) use tools::Exits;
 pub use tools::{CATALOGUE, HttpRule, Needs, Performer, Tool};

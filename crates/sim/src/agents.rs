@@ -16,6 +16,11 @@ const HELPER: &str = "helper";
 /// Enough attempts for every fault of a simulation: a run that gave up would end differently.
 const RETRY: RetryPolicy = RetryPolicy { attempts_max: 1000, first_ms: 50, most_ms: 500 };
 
+/// Fewer than a reply may have calls.
+pub(crate) const OPEN_MAX: u32 = 4;
+/// Some replies have one more than this.
+const MANY_CALLS: u64 = 8;
+
 /// The tools of every agent, one for each class and kind.
 const TOOLS: [(&str, Class); 7] = [
     ("pure", Class::Pure),
@@ -35,7 +40,10 @@ pub(crate) fn agent(name: &str, seed: u64, limits: Budget) -> AgentSpec {
 
 fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
     let tool = |(name, class): (&str, Class)| {
-        (name.to_owned(), ToolSpec { class, retry: RETRY, timeout_ms: 2000, egress: None })
+        (
+            name.to_owned(),
+            ToolSpec { class, retry: RETRY, timeout_ms: 2000, egress: None, is_parallel: class != Class::Once },
+        )
     };
     AgentSpec {
         name: name.to_owned(),
@@ -53,6 +61,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         sandbox: Default::default(),
         budget,
         repeats_max: 1000,
+        open_max: OPEN_MAX,
         agents: BTreeMap::new(),
     }
 }
@@ -63,9 +72,10 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
     let seed = agent.model.model.parse::<u64>().unwrap_or_default() ^ sum(task);
     let mut chance = Chance::new(seed ^ (replies << 32));
     if replies >= if agent.name == HELPER { HELPER_TURNS } else { TURNS } {
-        return ModelReply { text: Body::text(format!("finished after {replies}")), calls: Vec::new() };
+        return ModelReply { text: Body::text("finished"), calls: Vec::new() };
     }
-    let calls: Vec<ToolCall> = (0..=chance.below(3))
+    let most = if chance.per_mille(30) { MANY_CALLS } else { chance.below(4) };
+    let calls: Vec<ToolCall> = (0..=most)
         .map(|index| {
             let (tool, _) = TOOLS[chance.below(TOOLS.len() as u64) as usize];
             let arguments = match tool {

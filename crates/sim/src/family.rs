@@ -114,21 +114,21 @@ fn started(events: &[Event]) -> impl Iterator<Item = &RunId> {
 /// What one run spent itself.
 fn spent(events: &[Event]) -> Spending {
     let mut all = Spending::default();
-    let (mut call, mut begun) = (None, None);
+    let mut begun: BTreeMap<u64, (u32, &Effect)> = BTreeMap::new();
     for event in events {
         match event {
             Event::StepIntended { step, attempt, effect, .. } => {
                 // A step that waited for capacity starts again as the same attempt.
-                all.retries += u64::from(*attempt > 1 && begun != Some((step, attempt)));
-                begun = Some((step, attempt));
-                call = Some(effect);
+                let before = begun.insert(*step, (*attempt, effect)).map(|(attempt, _)| attempt);
+                all.retries += u64::from(*attempt > 1 && before != Some(*attempt));
             }
-            Event::StepSettled { usage, .. } => {
+            Event::StepSettled { step, usage, .. } => {
+                let effect = begun.get(step).map(|(_, effect)| *effect);
                 all.steps += 1;
                 all.tokens += usage.tokens;
                 all.micros += usage.micros;
-                all.tool_calls += u64::from(call.is_some_and(|effect| effect.call().is_some()));
-                all.children += u64::from(matches!(call, Some(Effect::Delegate { .. })));
+                all.tool_calls += u64::from(effect.is_some_and(|effect| effect.call().is_some()));
+                all.children += u64::from(matches!(effect, Some(Effect::Delegate { .. })));
             }
             Event::StepFailed { usage, .. } => {
                 all.tokens += usage.tokens;

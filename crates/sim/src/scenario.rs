@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use saggar_domain::{Labels, ProjectId, RunId, RunState};
 use saggar_engine::{
-    ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, Run, Settled,
+    ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, OpenStep, Run, Settled,
 };
 use saggar_runtime::runs::{Hub, Instruction, Worker, WorkerSettings};
 use saggar_store::{NewLetter, NewRun};
@@ -252,25 +252,27 @@ impl Simulation {
             if !self.memory.letters(&id).is_empty() {
                 continue;
             }
-            match row.state {
-                RunState::Asking => {
-                    let run = self.memory.events(&id, |events| Run::from_events(events));
-                    let step = run.open_step().map_or(0, |open| open.step);
-                    let body = Body::text(answer_to(step));
-                    let question = run.open_question();
-                    let answer = Instruction::Signal { name: ANSWER.to_owned(), body, question };
-                    self.tell(&id, answer.clone());
-                    self.answers.push((id, answer));
-                }
-                RunState::Parked => self.decide(&id),
-                RunState::Queued | RunState::Running | RunState::Waiting | RunState::Paused | RunState::Finished => {}
+            if row.state == RunState::Finished {
+                continue;
+            }
+            // The state names one of the things that a run waits for; its journal has all.
+            let run = self.memory.events(&id, |events| Run::from_events(events));
+            for question in run.open_questions() {
+                let body = Body::text(answer_to(question));
+                let answer = Instruction::Signal { name: ANSWER.to_owned(), body, question: Some(question) };
+                self.tell(&id, answer.clone());
+                self.answers.push((id.clone(), answer));
+            }
+            for open in run.open_steps() {
+                self.decide(&id, &run, open);
             }
         }
     }
 
-    fn decide(&mut self, id: &RunId) {
-        let run = self.memory.events(id, |events| Run::from_events(events));
-        let Some(open) = run.open_step().filter(|open| matches!(open.phase, Attempt::Unknown { .. })) else { return };
+    fn decide(&mut self, id: &RunId, run: &Run, open: &OpenStep) {
+        if !matches!(open.phase, Attempt::Unknown { .. }) {
+            return;
+        }
         let key = EffectKey::of(id, run.generation(), open.step);
         let tool = open.effect.call().map(|call| call.tool.clone());
         let decision = match (self.world.was_done(key.as_str()), tool) {
@@ -444,5 +446,8 @@ fn end(events: &[Event]) -> Vec<String> {
         Message::Assistant(reply) => Some(format!("{reply:?}")),
         Message::Tool { call, result } => Some(format!("{call} {result:?}")),
     });
-    said.chain([format!("{:?}", run.outcome())]).collect()
+    let mut said: Vec<String> = said.chain([format!("{:?}", run.outcome())]).collect();
+    // A note that arrives during the last call makes the model say its end again.
+    said.dedup();
+    said
 }

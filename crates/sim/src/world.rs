@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
-use saggar_engine::{Body, EffectFailure, Event, Report, ToolResult, Usage, replay};
+use saggar_engine::{Body, Class, Effect, EffectFailure, Event, Report, ToolResult, Usage, replay};
 use saggar_runtime::runs::{About, Effects, Session, Task, Work};
 use saggar_store::{Append, Appended};
 use tokio::sync::{Notify, oneshot};
@@ -265,17 +265,38 @@ fn check_journal(events: &[Event]) -> Result<(), String> {
     if finished.is_some_and(|at| at + 1 < events.len()) {
         return Err("something happened to a run that has finished".to_owned());
     }
-    let (mut epoch, mut settled) = (0, 0);
+    let (mut epoch, mut intended) = (0, 0);
+    let mut open: BTreeMap<u64, &Effect> = BTreeMap::new();
     for event in events {
         match event {
             Event::Claimed { epoch: next, .. } if *next <= epoch => {
                 return Err(format!("epoch {next} came after {epoch}"));
             }
             Event::Claimed { epoch: next, .. } => epoch = *next,
-            Event::StepSettled { step, .. } if *step <= settled => {
-                return Err(format!("step {step} was settled after step {settled}"));
+            Event::StepIntended { step, attempt: 1, effect, class, .. } if !open.contains_key(step) => {
+                if *step != intended + 1 {
+                    return Err(format!("step {step} was intended after step {intended}"));
+                }
+                intended = *step;
+                let is_lonely = |class: Class| matches!(class, Class::Model | Class::Once);
+                let has_lonely = |effect: &&Effect| effect.call().is_none_or(|call| call.tool == "once");
+                if !open.is_empty() && (is_lonely(*class) || open.values().any(has_lonely)) {
+                    return Err(format!("step {step} was intended beside {open:?}"));
+                }
+                open.insert(*step, effect);
+                if open.len() > agents::OPEN_MAX as usize {
+                    return Err(format!("{} steps are open", open.len()));
+                }
             }
-            Event::StepSettled { step, .. } => settled = *step,
+            Event::StepIntended { step, .. } if !open.contains_key(step) => {
+                return Err(format!("step {step} was tried again after its end"));
+            }
+            Event::StepSettled { step, .. } | Event::StepAbandoned { step, .. } => {
+                open.remove(step).ok_or_else(|| format!("step {step} was settled and is not open"))?;
+            }
+            Event::RunFinished { .. } if !open.is_empty() => {
+                return Err(format!("the run ended with open steps {:?}", open.keys()));
+            }
             _ => {}
         }
     }

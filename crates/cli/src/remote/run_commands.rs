@@ -3,7 +3,9 @@
 use std::time::SystemTime;
 
 use saggar_api::client::{Client, RunHandle};
-use saggar_api::{DecideStep, ForkRun, JournalQuery, ListRuns, Run, SignalRun, StartRun, Timestamp};
+use saggar_api::{
+    DecideStep, ForkRun, JournalQuery, ListRuns, OpenStepState, Run, RunOpenStep, SignalRun, StartRun, Timestamp,
+};
 use saggar_domain::Timeout;
 use serde_json::Value;
 
@@ -92,7 +94,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
                 Some(ForkAt::Entry(entry)) => (None, Some(entry)),
             };
             let fork = client.run(run).fork(&ForkRun { at_step, at_entry, message: with }).await?;
-            if let Some(open) = fork.parent.as_ref().and_then(|parent| parent.does_again.as_ref()) {
+            for open in fork.parent.iter().flat_map(|parent| &parent.open_calls) {
                 note(&format!("step {} ({}) was open: the fork does it again", open.step, line(&open.tool)));
             }
             show_id(&fork, is_json)?;
@@ -156,11 +158,10 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
         let may_wait = entry["event"] == "step_unknown" || entry["effect"]["do"] == "ask_human";
         if may_wait {
             let now = run.get().await?;
-            let step =
-                now.question.as_ref().map(|question| question.id).or(now.parked.as_ref().map(|parked| parked.step));
             // A question that is already answered needs no hint.
-            if step.is_some() && step == entry["step"].as_u64() {
-                print(awaited(&now).as_bytes())?;
+            let is_it = |open: &&RunOpenStep| Some(open.step) == entry["step"].as_u64();
+            if let Some(open) = now.open_steps.iter().find(is_it) {
+                print(awaits(&now, open).as_bytes())?;
             }
         }
     }
@@ -172,21 +173,49 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
     Ok(if is_completed { 0 } else { NOT_COMPLETED })
 }
 
-/// What a run is waiting for from a human, with the command that provides it.
+/// What a run is waiting for from a human, with the commands that provide it.
 pub(crate) fn awaited(run: &Run) -> String {
+    run.open_steps.iter().map(|open| awaits(run, open)).collect()
+}
+
+/// What a step is waiting for from a human.
+fn awaits(run: &Run, open: &RunOpenStep) -> String {
     let mut text = String::new();
-    if let Some(question) = &run.question {
-        text += &format!("  asks     {}\n", line(&question.text));
-        text += &format!("           answer: saggar runs answer {} --question {} TEXT\n", run.id, question.id);
-    }
-    if let Some(parked) = &run.parked {
-        let (step, attempt, tool) = (parked.step, parked.attempt, line(&parked.tool));
-        text += &format!("  parked   at step {step}, attempt {attempt} ({tool}): {}\n", line(&parked.reason));
-        text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
-        text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
-        text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);
+    let (step, attempt, tool) = (open.step, open.attempt, line(&open.tool));
+    let said = line(open.text.as_deref().unwrap_or_default());
+    match open.state {
+        OpenStepState::Asking => {
+            text += &format!("  asks     {said}\n");
+            text += &format!("           answer: saggar runs answer {} --question {step} TEXT\n", run.id);
+        }
+        OpenStepState::Parked => {
+            text += &format!("  parked   at step {step}, attempt {attempt} ({tool}): {said}\n");
+            text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
+            text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
+            text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);
+        }
+        OpenStepState::Running
+        | OpenStepState::Waiting
+        | OpenStepState::Delegating
+        | OpenStepState::Probing
+        | OpenStepState::Retrying
+        | OpenStepState::Delayed
+        | OpenStepState::Interrupted => {}
     }
     text
+}
+
+/// The open steps, if there is more than one: then the run's state doesn't tell all.
+fn open_steps(run: &Run) -> String {
+    if run.open_steps.len() < 2 {
+        return String::new();
+    }
+    let shown = run.open_steps.iter().map(|open| {
+        let with = open.child.as_ref().map_or_else(String::new, |child| format!(" {child}"));
+        let (state, age) = (open.state.as_str(), span(open.since, now()));
+        format!("  open     step {} ({}): {state}{with}, for {age}\n", open.step, line(&open.tool))
+    });
+    shown.collect()
 }
 
 fn show_id(run: &Run, is_json: bool) -> Result<(), CommandFailure> {
@@ -209,6 +238,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
     if run.labels.iter().next().is_some() {
         text += &format!("  labels   {}\n", labels(&run.labels));
     }
+    text += &open_steps(run);
     text += &awaited(run);
     if let Some(what) = &run.waiting_for {
         text += &format!("  waiting  for a {}: it continues when capacity is free\n", line(what));

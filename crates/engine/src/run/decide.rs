@@ -26,7 +26,7 @@ impl Run {
         }
         let born = self.born.as_ref().ok_or(Rejected::NotStarted)?;
         if let Input::Fork { run, generation, message, is_logical_only, does_again } = input {
-            let undecided = self.open.as_ref().filter(|open| *does_again && open.is_undecided());
+            let undecided = self.open.iter().find(|open| *does_again && open.is_undecided());
             return match undecided {
                 Some(open) => Err(Rejected::Undecided { step: open.step }),
                 None => Ok(self.decide_fork(now, born, run, *generation, message, *is_logical_only, *does_again)),
@@ -42,7 +42,7 @@ impl Run {
                 if *epoch != self.epoch {
                     return Err(Rejected::Stale { given: *epoch, current: self.epoch });
                 }
-                let open = self.open.as_ref().filter(|open| open.step == *step && open.attempt == *attempt);
+                let open = self.open_at(*step).filter(|open| open.attempt == *attempt);
                 let open = open.ok_or(Rejected::NotAwaited)?;
                 self.decide_report(now, born, open, report, *chance)
             }
@@ -51,22 +51,13 @@ impl Run {
             Input::Pause if self.is_paused => Ok(Vec::new()),
             Input::Pause => Ok(vec![Event::Paused { at: now }]),
             Input::Resume if !self.is_paused => Ok(Vec::new()),
-            Input::Resume => {
-                let mut events = vec![Event::Resumed { at: now }];
-                match &self.open {
-                    None => events.extend(Planner::new(self, born, now).plan()),
-                    Some(open) if open.phase == Attempt::Interrupted => events.push(self.redo(open, now)),
-                    Some(open) if matches!(open.phase, Attempt::Delayed { .. }) => events.push(begin(open, self, now)),
-                    Some(_) => {}
-                }
-                Ok(events)
-            }
+            Input::Resume => Ok(self.decide_resume(now, born)),
             Input::Cancel => Ok(self.finish(now, RunOutcome::Cancelled)),
             Input::Decide { step, attempt, decision } => self.decide_decision(now, born, (*step, *attempt), decision),
             Input::ChildEnded(end) => {
                 let is_its =
                     |open: &&OpenStep| matches!(&open.effect, Effect::Delegate { child, .. } if *child == end.child);
-                let open = self.open.as_ref().filter(is_its).ok_or(Rejected::NotAwaited)?;
+                let open = self.open.iter().find(is_its).ok_or(Rejected::NotAwaited)?;
                 Ok(self.settle_and_go_on(now, born, open, Settled::Ended(end.clone()), Usage::default(), None))
             }
         }
@@ -119,29 +110,27 @@ impl Run {
             return Err(Rejected::Stale { given: epoch, current: self.epoch });
         }
         let mut events = vec![Event::Claimed { epoch, rules, at: now }];
-        let Some(open) = &self.open else {
-            if !self.is_paused {
-                events.extend(Planner::by(rules, self, born, now).plan());
-            }
-            return Ok(events);
-        };
+        events.extend(self.open.iter().filter_map(|open| self.take_over(open, rules, now)));
+        if !self.is_paused && (self.open.is_empty() || rules.allow_several_steps()) {
+            events.extend(Planner::by(rules, self, born, now).plan());
+        }
+        Ok(events)
+    }
+
+    /// What becomes of a step that is open when a worker takes the run over.
+    fn take_over(&self, open: &OpenStep, rules: Rules, now: Timestamp) -> Option<Event> {
         match &open.phase {
             Attempt::Doing => {}
-            Attempt::Delayed { .. } if !self.is_paused => {
-                // A worker claims a run that waits for capacity because there may be some now.
-                events.push(begin(open, self, now));
-                return Ok(events);
-            }
+            // A worker claims a run that waits for capacity because there may be some now.
+            Attempt::Delayed { .. } if !self.is_paused => return Some(begin(open, now)),
             Attempt::Probing
             | Attempt::Backoff { .. }
             | Attempt::Delayed { .. }
             | Attempt::Interrupted
-            | Attempt::Unknown { .. } => {
-                return Ok(events);
-            }
+            | Attempt::Unknown { .. } => return None,
         }
         match &open.effect {
-            Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return Ok(events),
+            Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return None,
             Effect::CallModel { .. } | Effect::CallTool { .. } => {}
         }
         let unknown = |reason: &str| {
@@ -153,7 +142,7 @@ impl Run {
             false => open.attempt >= WORKER_DEATHS_MAX && open.class != Class::Probeable,
         };
         let is_held_back = self.is_paused && rules.hold_back_while_paused();
-        events.push(match open.class {
+        Some(match open.class {
             Class::Pure | Class::Model | Class::Keyed | Class::Probeable if is_poison => {
                 unknown("every worker that tried it was lost")
             }
@@ -164,24 +153,45 @@ impl Run {
             Class::Once => {
                 unknown("the worker was lost while it was being done, and nobody can be asked whether it was")
             }
+        })
+    }
+
+    fn decide_resume(&self, now: Timestamp, born: &Born) -> Vec<Event> {
+        let again = self.open.iter().filter_map(|open| match &open.phase {
+            Attempt::Interrupted => Some(self.redo(open, now)),
+            Attempt::Delayed { .. } => Some(begin(open, now)),
+            Attempt::Doing | Attempt::Probing | Attempt::Backoff { .. } | Attempt::Unknown { .. } => None,
         });
-        Ok(events)
+        let mut events: Vec<Event> = [Event::Resumed { at: now }].into_iter().chain(again).collect();
+        if self.open.is_empty() || self.rules.allow_several_steps() {
+            events.extend(Planner::new(self, born, now).plan());
+        }
+        events
     }
 
     fn decide_tick(&self, now: Timestamp, born: &Born) -> Result<Vec<Event>, Rejected> {
         if is_late(&born.agent, born.started_at, now) {
             return Ok(self.finish(now, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }));
         }
-        let Some(open) = &self.open else { return Ok(Vec::new()) };
-        match (&open.phase, &open.effect) {
-            (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => {
-                Ok(vec![self.intend_again(open, now)])
-            }
-            (Attempt::Delayed { until }, _) if now >= *until && !self.is_paused => Ok(vec![begin(open, self, now)]),
-            (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => {
+        let due = self.open.iter().find_map(|open| Some((open, self.due(open, now)?)));
+        Ok(match due {
+            None => Vec::new(),
+            Some((open, Due::Again)) => vec![self.intend_again(open, now)],
+            Some((open, Due::Begin)) => vec![begin(open, now)],
+            Some((open, Due::Passed)) => {
                 let result = ToolResult::new(Body::text("the time has passed"), false);
-                Ok(self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None))
+                self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None)
             }
+        })
+    }
+
+    /// What a tick does with a step; `None` if it isn't its time. Each tick does one thing: another follows while
+    /// there is more.
+    fn due(&self, open: &OpenStep, now: Timestamp) -> Option<Due> {
+        match (&open.phase, &open.effect) {
+            (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => Some(Due::Again),
+            (Attempt::Delayed { until }, _) if now >= *until && !self.is_paused => Some(Due::Begin),
+            (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => Some(Due::Passed),
             (
                 Attempt::Doing
                 | Attempt::Probing
@@ -190,7 +200,7 @@ impl Run {
                 | Attempt::Delayed { .. }
                 | Attempt::Unknown { .. },
                 _,
-            ) => Ok(Vec::new()),
+            ) => None,
         }
     }
 
@@ -201,7 +211,7 @@ impl Run {
         let is_answer = signal.name == ANSWER;
         if is_answer && self.rules.answers_name_their_question() {
             let question = signal.question.ok_or(Rejected::UnnamedQuestion)?;
-            if self.open_question() != Some(question) {
+            if !self.open_questions().any(|open| open == question) {
                 // A client that got no response repeats its answer: the same answer is harmless.
                 return match self.answered.iter().find(|(step, _)| *step == question) {
                     Some((_, answer)) if *answer == signal.body => Ok(Vec::new()),
@@ -214,7 +224,9 @@ impl Run {
         }
         let Signal { id, name, body, question } = signal.clone();
         let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), question, at: now }];
-        if let Some(open) = self.open.as_ref().filter(|_| is_answer && self.open_question().is_some()) {
+        // Under the first rules an answer names no question, and at most one is open.
+        let asked = self.open_questions().find(|step| question.is_none_or(|question| question == *step));
+        if let Some(open) = asked.filter(|_| is_answer).and_then(|step| self.open_at(step)) {
             let result = Settled::Returned(ToolResult::new(body, false));
             events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
         }
@@ -234,7 +246,7 @@ impl Run {
                 && attempt.is_none_or(|attempt| attempt == open.attempt)
                 && matches!(open.phase, Attempt::Unknown { .. })
         };
-        let open = self.open.as_ref().filter(is_parked).ok_or(Rejected::NotAwaited)?;
+        let open = self.open.iter().find(is_parked).ok_or(Rejected::NotAwaited)?;
         let mut events = vec![Event::StepDecided { step, decision: decision.clone(), at: now }];
         match decision {
             Decision::Retry => events.push(self.intend_again_or_wait(open, now)),
@@ -271,7 +283,7 @@ impl Run {
 
     /// Retries the step with the same key. The attempt is recorded and counted.
     pub(super) fn intend_again(&self, open: &OpenStep, now: Timestamp) -> Event {
-        let mut reserved = self.ledger.reserved();
+        let mut reserved = open.reserved;
         // If money is reserved, a failed attempt may have shown that the call costs more.
         if reserved.micros > 0 {
             reserved.micros = reserved.micros.max(self.dearest);
@@ -287,19 +299,34 @@ impl Run {
     }
 
     pub(super) fn finish(&self, now: Timestamp, outcome: RunOutcome) -> Vec<Event> {
-        let abandoned = self.open.as_ref().map(|open| Event::StepAbandoned { step: open.step, at: now });
-        abandoned.into_iter().chain([Event::RunFinished { outcome, at: now }]).collect()
+        self.finish_without(None, now, outcome)
+    }
+
+    /// The same after that step has been settled.
+    pub(super) fn finish_without(&self, settled: Option<u64>, now: Timestamp, outcome: RunOutcome) -> Vec<Event> {
+        let left = self.open.iter().map(|open| open.step).filter(|step| settled != Some(*step));
+        let abandoned = left.map(|step| Event::StepAbandoned { step, at: now });
+        abandoned.chain([Event::RunFinished { outcome, at: now }]).collect()
     }
 }
 
+enum Due {
+    /// Its retry.
+    Again,
+    /// Another try to get the capacity that it needs.
+    Begin,
+    /// The end of a wait.
+    Passed,
+}
+
 /// Starts a step that waited for capacity. It is the same attempt, because it had not started before.
-fn begin(open: &OpenStep, run: &Run, now: Timestamp) -> Event {
+fn begin(open: &OpenStep, now: Timestamp) -> Event {
     Event::StepIntended {
         step: open.step,
         attempt: open.attempt,
         effect: open.effect.clone(),
         class: open.class,
-        reserved: run.ledger.reserved(),
+        reserved: open.reserved,
         at: now,
     }
 }

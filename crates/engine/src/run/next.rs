@@ -1,4 +1,10 @@
-//! Plans the next step when none is open: the next requested tool call, or else the model.
+//! Plans what starts next: requested tool calls, as many as may be open at once, and when all have their results, the
+//! model.
+//!
+//! Calls start in the model's order, and none overtakes another. One starts beside others if its class and its tool
+//! allow it, fewer steps are open than the agent may have, and its whole reservation fits what the others leave. One
+//! that must wait for any of these waits until the others have ended, and only then ends the run if it still can't
+//! start.
 //!
 //! It copies the few numbers that it changes and never the conversation, so a step costs the same at any length of
 //! the conversation.
@@ -7,8 +13,9 @@ use std::collections::VecDeque;
 
 use saggar_domain::{RunId, Timestamp};
 
-use super::{Born, Run};
-use crate::agent::AgentSpec;
+use super::apply::told;
+use super::{Born, Message, OpenStep, Run};
+use crate::agent::{AgentSpec, OPEN_STEPS_MAX};
 use crate::body::Body;
 use crate::budget::{Budget, BudgetName, Ledger, Spending};
 use crate::built_in::BuiltIn;
@@ -21,6 +28,7 @@ use crate::rules::Rules;
 
 /// Bytes of conversation per token, for estimating a reservation.
 const BYTES_PER_TOKEN: u64 = 4;
+
 /// Plans the events that follow a settled step.
 pub(super) struct Planner<'a> {
     born: &'a Born,
@@ -34,13 +42,18 @@ pub(super) struct Planner<'a> {
     messages: u64,
     conversation_bytes: u64,
     calls: VecDeque<&'a ToolCall>,
+    // Steps that were open before and still are.
+    others: Vec<u64>,
+    // Number of open steps, those begun here included.
+    open: u32,
+    // Whether a step is open that nothing may be beside.
+    is_alone: bool,
     // Only the first rules keep answers for later questions.
     answers: VecDeque<&'a Body>,
     events: Vec<Event>,
 }
 
 impl<'a> Planner<'a> {
-    /// Starts from a run without an open step.
     pub(super) fn new(run: &'a Run, born: &'a Born, now: Timestamp) -> Self {
         Self::by(run.rules, run, born, now)
     }
@@ -57,24 +70,37 @@ impl<'a> Planner<'a> {
             dearest: run.dearest,
             repeats: run.repeats.clone(),
             last_step: run.last_step,
-            messages: run.conversation.len() as u64,
-            conversation_bytes: run.conversation_bytes,
-            calls: run.calls.iter().collect(),
+            messages: run.conversation.length(),
+            // The first rules don't count the newest message.
+            conversation_bytes: run.conversation.bytes(),
+            calls: run.conversation.calls().collect(),
+            others: run.open.iter().map(|open| open.step).collect(),
+            open: run.open.len() as u32,
+            is_alone: run.open.iter().any(|open| !is_parallel(&born.agent, &open.effect, open.class)),
             answers,
             events: Vec::new(),
         }
     }
 
-    /// Assumes that the open step has been settled at this cost, which adds one message.
-    pub(super) fn after_settling(mut self, cost: Spending) -> Self {
-        self.ledger.settle(cost);
+    /// Assumes that a step has been settled with this result, which adds one message.
+    pub(super) fn after_settling(mut self, run: &Run, open: &OpenStep, result: &Settled, usage: Usage) -> Self {
+        self.ledger.settle(open.reserved, open.effect.cost(result, usage));
+        self.others.retain(|step| *step != open.step);
+        self.open -= 1;
+        let left = run.open.iter().filter(|other| other.step != open.step);
+        self.is_alone = left.into_iter().any(|other| !is_parallel(self.agent, &other.effect, other.class));
         self.messages += 1;
-        self
-    }
-
-    /// Assumes that a model call has cost this.
-    pub(super) fn after_paying(mut self, micros: u64) -> Self {
-        self.dearest = self.dearest.max(micros);
+        if matches!(open.effect, Effect::CallModel { .. }) {
+            self.dearest = self.dearest.max(usage.micros);
+        }
+        if self.rules.keep_turns_together() {
+            let told = match (result, open.effect.call()) {
+                (Settled::Replied(reply), _) => Message::Assistant(reply.clone()).length(),
+                (result, Some(call)) => told(call, result).map_or(0, |result| result.content.length()),
+                (_, None) => 0,
+            };
+            self.conversation_bytes = self.conversation_bytes.saturating_add(told);
+        }
         self
     }
 
@@ -90,27 +116,35 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// The events up to the next effect that takes time.
+    /// The events up to the effects that take time.
     pub(super) fn plan(mut self) -> Vec<Event> {
         if is_late(self.agent, self.born.started_at, self.now) {
             return self.finish(RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
         }
-        while let Some(call) = self.calls.pop_front() {
+        while let Some(call) = self.calls.front().copied() {
+            let effect = self.effect(call);
+            let has_place = match &effect {
+                Ok((effect, class)) => self.has_place(is_parallel(self.agent, effect, *class)),
+                // It is answered at once.
+                Err(_) => self.has_place(true),
+            };
+            if !has_place {
+                return self.events;
+            }
             let times = self.repeats.with(call);
             if times > self.agent.repeats_max {
-                return self.finish(RunOutcome::Loop { tool: call.tool.clone(), times });
+                return self.finish_when_alone(RunOutcome::Loop { tool: call.tool.clone(), times });
             }
-            self.repeats.note(call);
             let mut reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
             if let Some(budget) = self.ledger.refuses(reserved) {
-                return self.finish(RunOutcome::BudgetExceeded { budget });
+                return self.finish_when_alone(RunOutcome::BudgetExceeded { budget });
             }
-            match self.effect(call) {
+            match effect {
                 Ok((mut effect, class)) => {
                     if let Effect::Delegate { budget, .. } = &mut effect {
                         reserved.children = 1;
                         if let Some(budget) = self.ledger.refuses(reserved) {
-                            return self.finish(RunOutcome::BudgetExceeded { budget });
+                            return self.finish_when_alone(RunOutcome::BudgetExceeded { budget });
                         }
                         *budget = budget.within(self.left_after(reserved));
                         reserved = reserved.plus(budget.whole());
@@ -122,15 +156,27 @@ impl<'a> Planner<'a> {
                         | Effect::Wait { .. }
                         | Effect::Delegate { .. } => None,
                     };
+                    self.take(call);
+                    let is_alone = !is_parallel(self.agent, &effect, class);
                     self.intend(effect, class, reserved);
-                    let Some(answer) = answer else { return self.events };
-                    self.settle_at_once(ToolResult::new(answer.clone(), false));
+                    match answer {
+                        Some(answer) => self.settle_at_once(reserved, ToolResult::new(answer.clone(), false)),
+                        None => {
+                            self.open += 1;
+                            self.is_alone |= is_alone;
+                        }
+                    }
                 }
                 Err(complaint) => {
+                    self.take(call);
                     self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
-                    self.settle_at_once(ToolResult::new(Body::text(complaint), true));
+                    self.settle_at_once(reserved, ToolResult::new(Body::text(complaint), true));
                 }
             }
+        }
+        // The model gets all results at once.
+        if self.open > 0 {
+            return self.events;
         }
         let tokens = self.agent.model.reply_tokens_max.saturating_add(self.conversation_bytes / BYTES_PER_TOKEN);
         let reserved = Spending { steps: 1, tokens, micros: self.micros_for_a_reply(), ..Spending::default() };
@@ -139,6 +185,20 @@ impl<'a> Planner<'a> {
         }
         self.intend(Effect::CallModel { messages: self.messages }, Class::Model, reserved);
         self.events
+    }
+
+    /// Whether an effect may start beside what is open.
+    fn has_place(&self, is_parallel: bool) -> bool {
+        let most = match self.rules.allow_several_steps() {
+            true => self.agent.open_max.clamp(1, OPEN_STEPS_MAX),
+            false => 1,
+        };
+        self.open == 0 || (!self.is_alone && self.open < most && is_parallel)
+    }
+
+    fn take(&mut self, call: &ToolCall) {
+        self.calls.pop_front();
+        self.repeats.note(call);
     }
 
     /// The money to reserve for a model call, if there is a limit: the maximum from the agent's spec, or the highest
@@ -188,15 +248,25 @@ impl<'a> Planner<'a> {
         Ok(Effect::Delegate { call: call.clone(), child, agent, task, budget })
     }
 
-    /// The maximum budget of a child.
+    /// The maximum budget of a child. Calls of the same reply that are still to come keep their part: other children
+    /// as much as this one, and any other call what it needs.
     fn left_after(&self, reserved: Spending) -> Budget {
         let mut ledger = self.ledger;
         ledger.reserve(reserved);
+        let mut shares = 1;
+        if self.rules.allow_several_steps() {
+            for call in self.calls.iter().skip(1) {
+                let is_child = matches!(BuiltIn::of(call), Some(Ok(BuiltIn::Delegate { .. })));
+                shares += u64::from(is_child);
+                let children = u64::from(is_child);
+                ledger.reserve(Spending { steps: 1, tool_calls: 1, children, ..Spending::default() });
+            }
+        }
         let wall_ms = self.agent.budget.wall_ms.map(|limit| {
             let passed = self.now.as_millis().saturating_sub(self.born.started_at.as_millis());
             limit.saturating_sub(passed)
         });
-        Budget { wall_ms, ..ledger.left() }
+        Budget { wall_ms, ..ledger.left().shared(shares) }
     }
 
     fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {
@@ -206,9 +276,12 @@ impl<'a> Planner<'a> {
         self.events.push(Event::StepIntended { step, attempt: 1, effect, class, reserved, at });
     }
 
-    fn settle_at_once(&mut self, result: ToolResult) {
-        self.ledger.settle(Spending { steps: 1, tool_calls: 1, ..Spending::default() });
+    fn settle_at_once(&mut self, reserved: Spending, result: ToolResult) {
+        self.ledger.settle(reserved, Spending { steps: 1, tool_calls: 1, ..Spending::default() });
         self.messages += 1;
+        if self.rules.keep_turns_together() {
+            self.conversation_bytes = self.conversation_bytes.saturating_add(result.content.length());
+        }
         self.events.push(Event::StepSettled {
             step: self.last_step,
             result: Settled::Returned(result),
@@ -218,9 +291,25 @@ impl<'a> Planner<'a> {
         });
     }
 
+    /// Steps that are open may come to their end first, and may leave enough.
+    fn finish_when_alone(self, outcome: RunOutcome) -> Vec<Event> {
+        if self.open > 0 { self.events } else { self.finish(outcome) }
+    }
+
     fn finish(mut self, outcome: RunOutcome) -> Vec<Event> {
+        let at = self.now;
+        self.events.extend(self.others.iter().map(|step| Event::StepAbandoned { step: *step, at }));
         self.events.push(Event::RunFinished { outcome, at: self.now });
         self.events
+    }
+}
+
+/// Whether others may be open beside it.
+fn is_parallel(agent: &AgentSpec, effect: &Effect, class: Class) -> bool {
+    let tool = effect.call().and_then(|call| agent.tools.get(&call.tool));
+    match class {
+        Class::Model | Class::Once => false,
+        Class::Pure | Class::Keyed | Class::Probeable => tool.is_some_and(|tool| tool.is_parallel),
     }
 }
 

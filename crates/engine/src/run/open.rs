@@ -1,7 +1,8 @@
-//! The open step: intended, in progress, or with an unknown outcome.
+//! An open step: intended, in progress, or with an unknown outcome.
 
 use saggar_domain::Timestamp;
 
+use crate::budget::Spending;
 use crate::effect::{Class, Effect};
 
 /// A step that has been intended and not settled.
@@ -20,6 +21,10 @@ pub struct OpenStep {
     /// Since when it has been waiting for capacity. Kept until the step is settled, because it is its place in the
     /// queue.
     pub delayed_since: Option<Timestamp>,
+    /// The budget set aside for it.
+    pub reserved: Spending,
+    /// The place of its call in the model's reply, from 0.
+    pub place: u32,
 }
 
 impl OpenStep {

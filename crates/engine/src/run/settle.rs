@@ -83,21 +83,22 @@ impl Run {
             let refused = if self.rules.reserve_money() {
                 // The next attempt's cost comes in addition to this one's.
                 let mut ledger = self.ledger;
-                let mut next = ledger.reserved().plus(one_more);
+                let mut next = open.reserved.plus(one_more);
                 if next.micros > 0 {
                     next.micros = next.micros.max(self.dearest).max(usage.micros);
                 }
-                ledger.settle(Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() });
+                let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
+                ledger.settle(open.reserved, cost);
                 ledger.refuses(next)
             } else {
                 self.ledger.refuses(one_more)
             };
             if let Some(budget) = refused {
                 let result = Settled::GaveUp(failure.clone());
-                return vec![
-                    Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now },
-                    Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget }, at: now },
-                ];
+                let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now }];
+                let outcome = RunOutcome::BudgetExceeded { budget };
+                events.extend(self.finish_without(Some(open.step), now, outcome));
+                return events;
             }
             return vec![Event::StepFailed {
                 step: open.step,
@@ -155,7 +156,6 @@ impl Run {
     ) -> Vec<Event> {
         let is_queued_answer = matches!((&open.effect, &result), (Effect::AskHuman { .. }, Settled::Returned(given))
             if self.answers.front() == Some(&given.content));
-        let cost = open.effect.cost(&result, usage);
         let calls = match &result {
             Settled::Replied(reply) => Some(reply.calls.clone()),
             Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
@@ -164,25 +164,33 @@ impl Run {
             Settled::Replied(reply) if reply.calls.is_empty() => Some(reply.text.clone()),
             Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
         };
+        let planner = Planner::new(self, born, now).after_settling(self, open, &result, usage);
         let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
-        if let Some(answer) = answer {
-            events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
-            return events;
-        }
+        let answer = match answer {
+            // The model has not seen a message that arrived meanwhile.
+            Some(answer) if self.conversation.has_more() => Some(answer),
+            Some(answer) => {
+                events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
+                return events;
+            }
+            None => None,
+        };
         if self.is_paused {
             return events;
         }
-        let mut planner = Planner::new(self, born, now).after_settling(cost);
+        let mut planner = planner;
         if is_queued_answer {
             planner = planner.without_answer();
-        }
-        if matches!(open.effect, Effect::CallModel { .. }) {
-            planner = planner.after_paying(usage.micros);
         }
         if let Some(calls) = &calls {
             planner = planner.with_calls(calls);
         }
-        events.extend(planner.plan());
+        let mut planned = planner.plan();
+        if let (Some(answer), [Event::RunFinished { outcome, .. }]) = (answer, &mut planned[..]) {
+            // It can't afford another call, and it has an answer.
+            *outcome = RunOutcome::Completed { answer };
+        }
+        events.extend(planned);
         events
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    AgentSpec, Body, Budget, Class, Event, Input, ModelRef, ModelReply, Rejected, Report, RetryPolicy, Run, ToolCall,
-    ToolResult, ToolSpec, Usage, replay,
+    AgentSpec, Body, Budget, Class, Event, Input, Message, ModelRef, ModelReply, OpenStep, Rejected, Report,
+    RetryPolicy, Run, Spending, ToolCall, ToolResult, ToolSpec, Usage, replay,
 };
 
 pub struct Driven {
@@ -58,8 +58,24 @@ impl Driven {
         self.report(Report::Returned { result, snapshot: None }).expect("it is accepted")
     }
 
+    /// Reports about a step that isn't the first.
+    pub fn report_on(&mut self, step: u64, report: Report) -> Result<Vec<Event>, Rejected> {
+        let open = self.run.open_steps().iter().find(|open| open.step == step).expect("it is open");
+        let (attempt, epoch) = (open.attempt, self.run.epoch());
+        self.input(Input::Reported { epoch, step, attempt, report, chance: 42 })
+    }
+
+    pub fn returned_on(&mut self, step: u64, text: &str) -> Vec<Event> {
+        let result = ToolResult::new(Body::text(text), false);
+        self.report_on(step, Report::Returned { result, snapshot: None }).expect("it is accepted")
+    }
+
     /// Folding and replaying give the same run.
     pub fn check(&self) {
+        if self.run.outcome().is_none() {
+            let open = self.run.open_steps().iter().map(|open| open.reserved);
+            assert_eq!(self.run.ledger().reserved(), open.fold(Spending::default(), Spending::plus));
+        }
         let replayed = replay(&self.journal);
         assert_eq!(replayed.divergence, None);
         assert_eq!(replayed.agreed, self.journal.len());
@@ -68,11 +84,36 @@ impl Driven {
 }
 
 pub fn check_invariants(run: &Run) {
+    let open = run.open_steps();
     if run.outcome().is_some() {
-        assert!(run.open_step().is_none() && run.pending().is_none(), "nothing is open in a run that has finished");
+        assert!(open.is_empty(), "nothing is open in a run that has finished");
     }
-    if let Some(pending) = run.pending() {
-        assert_eq!(Some(pending.step), run.open_step().map(|open| open.step));
+    for pending in run.pending() {
+        assert!(open.iter().any(|open| (open.step, open.attempt) == (pending.step, pending.attempt)));
+    }
+    assert!(open.windows(2).all(|two| two[0].step < two[1].step), "in their order");
+    let is_lonely = |open: &OpenStep| matches!(open.class, Class::Model | Class::Once);
+    assert!(open.len() < 2 || !open.iter().any(is_lonely), "beside others: {open:?}");
+    assert!(open.len() <= run.agent().map_or(0, |agent| agent.open_max as usize));
+    let reserved = open.iter().map(|open| open.reserved).fold(Spending::default(), Spending::plus);
+    let all = run.ledger().reserved();
+    // What was abandoned stays reserved, up to the end in the same batch.
+    assert_eq!(all, reserved.plus(all.minus(reserved)), "all that is open is reserved");
+    check_turns(run.conversation());
+}
+
+/// The results of a reply's calls are told in the order of its calls.
+fn check_turns(conversation: &[Message]) {
+    let mut calls: Vec<&str> = Vec::new();
+    for message in conversation {
+        match message {
+            Message::Assistant(reply) => calls = reply.calls.iter().map(|call| call.id.as_str()).collect(),
+            Message::Tool { call, .. } => {
+                let at = calls.iter().position(|id| id == call);
+                calls.drain(..=at.expect("each call has one result, in the model's order"));
+            }
+            Message::System(_) | Message::User(_) => {}
+        }
     }
 }
 
@@ -87,8 +128,18 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
     ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
 }
 
+/// The same agent, whose tools may be called beside each other.
+pub fn parallel(open_max: u32) -> AgentSpec {
+    let mut agent = AgentSpec { open_max, ..agent() };
+    for tool in agent.tools.values_mut().filter(|tool| tool.class != Class::Once) {
+        tool.is_parallel = true;
+    }
+    agent
+}
+
 pub fn agent() -> AgentSpec {
-    let tool = |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000, egress: None };
+    let tool =
+        |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000, egress: None, is_parallel: false };
     AgentSpec {
         name: "tester".to_owned(),
         identity: None,
@@ -113,6 +164,7 @@ pub fn agent() -> AgentSpec {
         sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
+        open_max: saggar_engine::OPEN_STEPS_DEFAULT,
         agents: BTreeMap::new(),
     }
 }

@@ -69,7 +69,7 @@ impl Runs {
         let word = match &row.child_of {
             None => None,
             Some((parent, _)) => {
-                let spent = self.set_aside(parent).await;
+                let spent = self.set_aside(parent, &row.id).await;
                 let end = ChildEnd { child: row.id.clone(), outcome: RunOutcome::Cancelled, spent };
                 let body = Instruction::ChildEnded(end).encode().expect("it is short");
                 let (project, run, id) = (row.project.clone(), parent.clone(), child_end_id(&row.id));
@@ -96,9 +96,9 @@ impl Runs {
         Ok(())
     }
 
-    /// What a run has reserved for the child that it waits for. The spending of a child with a damaged journal is
+    /// What a run has reserved for a child that it waits for. The spending of a child with a damaged journal is
     /// unknown, so all of it counts.
-    async fn set_aside(&self, parent: &RunId) -> Spending {
+    async fn set_aside(&self, parent: &RunId, child: &RunId) -> Spending {
         let mut run = Run::new();
         let mut after = 0;
         while let Ok(page) = self.store().journal_after(parent.clone(), after).await {
@@ -110,6 +110,7 @@ impl Runs {
                 }
             }
         }
-        run.ledger().reserved()
+        let open = run.open_steps().iter().find(|open| open.effect.child() == Some(child));
+        open.map_or_else(Spending::default, |open| open.reserved)
     }
 }

@@ -104,6 +104,7 @@ fn nobody() -> AgentSpec {
         sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 1,
+        open_max: 1,
         agents: BTreeMap::new(),
     }
 }

@@ -5,12 +5,11 @@
 //!                          └──────────────────────────────────── decide ◀─────────────────────────────────────────────────────┘
 //! ```
 //! The state in memory is ahead of the journal only within [`Drive::commit`]. If that fails, everything here is
-//! dropped, including the effect in progress, and the next holder starts from the journal. Cancelling it at any await
+//! dropped, including the effects in progress, and the next holder starts from the journal. Cancelling it at any await
 //! loses nothing but time.
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
 use super::stored_agent::read_entry;
+use super::under_way::{Doing, Reporting, UnderWay};
 
 /// A shorter wait is spent here: releasing a run and claiming it again costs more.
 const SAT_OUT: Duration = Duration::from_secs(2);
@@ -80,14 +80,6 @@ struct Driven<S> {
     agents: BTreeSet<BlobHash>,
 }
 
-/// An effect in progress.
-struct UnderWay {
-    step: u64,
-    attempt: u32,
-    is_probe: bool,
-    report: Pin<Box<dyn Future<Output = Report> + Send>>,
-}
-
 impl<J: Journal, E: Effects> Drive<J, E> {
     /// Executes the run until there is nothing to do, or another worker holds it.
     pub(super) async fn run(self) -> Stopped {
@@ -96,7 +88,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let belief = self.belief.clone();
         let stopped = tokio::select! {
             biased;
-            // The effect in progress is dropped: the run may belong to another worker by now.
+            // The effects in progress are dropped: the run may belong to another worker by now.
             () = belief.lost() => Stopped::Lost,
             outcome = self.go(&topic) => match outcome {
                 Ok(stopped) => stopped,
@@ -131,29 +123,32 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         })?;
         let consumed = self.read_letters(&mut driven, &mut batch).await?;
         self.commit(&mut driven, batch, consumed).await?;
-        let mut under_way: Option<UnderWay> = None;
+        let mut under_way = UnderWay::default();
         loop {
             if driven.run.outcome().is_some() {
                 drop(under_way);
                 return Ok(self.finish(&driven).await);
             }
             self.begin(&driven, &mut under_way).await?;
-            if under_way.is_none() && !self.sits_out(&driven.run) {
+            if under_way.is_empty() && !self.sits_out(&driven.run) {
                 return self.rest(&driven).await;
             }
             let happened = tokio::select! {
                 biased;
-                report = report_of(&mut under_way) => Happened::Reported(report),
+                reports = under_way.reports() => Happened::Reported(reports),
                 () = topic.letters.notified() => Happened::Letters,
                 () = self.deadline(&driven.run) => Happened::Time,
             };
             let mut batch = Batch::default();
             let now = self.effects.now();
             let consumed = match happened {
-                Happened::Reported(report) => {
-                    let input = self.reported(&mut under_way, report).await?;
-                    if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
-                        tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
+                Happened::Reported(reports) => {
+                    // What ended together is recorded in one commit.
+                    for (doing, report) in reports {
+                        let input = self.reported(doing, report).await;
+                        if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
+                            tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
+                        }
                     }
                     Vec::new()
                 }
@@ -341,32 +336,45 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             RunStatus::Finished => RunState::Finished,
         };
         let wake_at = match state {
-            // Any worker that finds it without a holder continues at once.
-            RunState::Queued | RunState::Running => Some(now),
-            RunState::Waiting | RunState::Asking | RunState::Parked | RunState::Paused => run.next_deadline(),
             // Until its resources are released.
             RunState::Finished => driven.session.may_hold().then_some(now),
+            // Any worker that finds it without a holder continues at once.
+            RunState::Queued | RunState::Running => Some(now),
+            _ if run.pending().next().is_some() => Some(now),
+            RunState::Waiting | RunState::Asking | RunState::Parked | RunState::Paused => run.next_deadline(),
         };
         let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
         // A failed step waits for its retry, not for capacity.
         let is_queued = |open: &&engine::OpenStep| matches!(open.phase, Attempt::Delayed { .. } | Attempt::Doing);
-        let room_since = run.open_step().filter(is_queued).and_then(|open| open.delayed_since);
+        let room_since = run.open_steps().iter().filter(is_queued).filter_map(|open| open.delayed_since).min();
         Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), room_since, sandbox }
     }
 
-    /// Starts the pending effect, and drops any other.
-    async fn begin(&self, driven: &Driven<E::Session>, under_way: &mut Option<UnderWay>) -> Result<(), Stopped> {
-        let Some(pending) = driven.run.pending() else {
-            *under_way = None;
-            return Ok(());
+    /// Starts every pending effect that isn't in progress, and drops any other.
+    async fn begin(&self, driven: &Driven<E::Session>, under_way: &mut UnderWay) -> Result<(), Stopped> {
+        let now_doing = |pending: &engine::Pending<'_>| Doing {
+            step: pending.step,
+            attempt: pending.attempt,
+            is_probe: matches!(pending.work, engine::Work::Probe(_)),
         };
-        let is_probe = matches!(pending.work, engine::Work::Probe(_));
-        let is_same =
-            |this: &UnderWay| (this.step, this.attempt, this.is_probe) == (pending.step, pending.attempt, is_probe);
-        if under_way.as_ref().is_some_and(is_same) {
-            return Ok(());
+        under_way.keep(|doing| driven.run.pending().any(|pending| now_doing(&pending) == doing));
+        for pending in driven.run.pending() {
+            let doing = now_doing(&pending);
+            if !under_way.has(doing) {
+                let report = self.perform(driven, pending, doing.is_probe).await?;
+                under_way.add(doing, report);
+            }
         }
-        *under_way = None;
+        Ok(())
+    }
+
+    /// Starts an effect.
+    async fn perform(
+        &self,
+        driven: &Driven<E::Session>,
+        pending: engine::Pending<'_>,
+        is_probe: bool,
+    ) -> Result<Reporting, Stopped> {
         let (call, timeout) = match pending.work {
             engine::Work::CallModel | engine::Work::Probe(Effect::CallModel { .. }) => (None, MODEL_TIMEOUT),
             engine::Work::CallTool(call) => (Some(call), timeout_of(&driven.run, &call.tool)),
@@ -392,46 +400,39 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             return Err(Stopped::Lost);
         }
         let (step, attempt) = (pending.step, pending.attempt);
-        let class = driven.run.open_step().map_or(engine::Class::Once, |open| open.class);
+        let open = driven.run.open_steps().iter().find(|open| open.step == step);
+        let class = open.map_or(engine::Class::Once, |open| open.class);
         let task = Task { step, attempt, key: pending.key, class, work, timeout };
         // Boxed before it is wrapped: it is large, and every layer would copy it.
         let doing = Box::pin(Arc::clone(&driven.session).perform(task));
-        let bounded = async move {
+        Ok(Box::pin(async move {
             match tokio::time::timeout(timeout + TIMEOUT_GRACE, doing).await {
                 Ok(report) => report,
                 Err(_) => Report::unknown("it exceeded its time limit"),
             }
-        };
-        *under_way = Some(UnderWay { step, attempt, is_probe, report: Box::pin(bounded) });
-        Ok(())
+        }))
     }
 
-    async fn reported(&self, under_way: &mut Option<UnderWay>, report: Report) -> Result<Input, Stopped> {
-        let UnderWay { step, attempt, .. } = under_way.take().expect("only what is under way reports");
+    async fn reported(&self, doing: Doing, report: Report) -> Input {
+        let Doing { step, attempt, .. } = doing;
         let report = self.until_done(|| shelve_report(&self.journal, report.clone())).await;
-        Ok(Input::Reported { epoch: self.claimed.epoch, step, attempt, report, chance: self.effects.chance() })
+        Input::Reported { epoch: self.claimed.epoch, step, attempt, report, chance: self.effects.chance() }
     }
 
     /// Whether a run without an effect in progress is kept, because it continues in a moment.
     fn sits_out(&self, run: &Run) -> bool {
-        match run.status() {
-            RunStatus::Waiting { until } => until < self.effects.now().after(SAT_OUT),
-            RunStatus::Unborn
-            | RunStatus::Queued
-            | RunStatus::Running
-            | RunStatus::Delegating { .. }
-            | RunStatus::Asking
-            | RunStatus::Parked { .. }
-            | RunStatus::Paused
-            | RunStatus::Finished => false,
-        }
+        run.wakes_at().is_some_and(|until| until < self.effects.now().after(SAT_OUT))
     }
 
     /// Releases the run. A letter that arrives meanwhile makes it due.
     async fn rest(&self, driven: &Driven<E::Session>) -> Result<Stopped, Stopped> {
+        let far = self.effects.now().after(SLEPT_OVER);
         let is_long = match driven.run.status() {
-            RunStatus::Waiting { until } => until > self.effects.now().after(SLEPT_OVER),
-            RunStatus::Delegating { .. } | RunStatus::Asking | RunStatus::Parked { .. } | RunStatus::Paused => true,
+            RunStatus::Waiting { .. }
+            | RunStatus::Delegating { .. }
+            | RunStatus::Asking
+            | RunStatus::Parked { .. }
+            | RunStatus::Paused => driven.run.wakes_at().is_none_or(|until| until > far),
             RunStatus::Unborn | RunStatus::Queued | RunStatus::Running | RunStatus::Finished => false,
         };
         if is_long {
@@ -482,16 +483,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
 }
 
 enum Happened {
-    Reported(Report),
+    Reported(Vec<(Doing, Report)>),
     Letters,
     Time,
-}
-
-async fn report_of(under_way: &mut Option<UnderWay>) -> Report {
-    match under_way {
-        Some(under_way) => (&mut under_way.report).await,
-        None => std::future::pending().await,
-    }
 }
 
 fn timeout_of(run: &Run, tool: &str) -> Duration {

@@ -7,7 +7,7 @@
 //!          ◀─── RunFinished: its end, and what it spent ────────────────────────────
 //! ```
 //! Pausing propagates down, because a child's effects belong to its parent: nothing new starts on behalf of a paused
-//! run. However a run ends, the child it waits for is cancelled, because its result is no longer needed. Neither
+//! run. However a run ends, the children it waits for are cancelled, because their results are no longer needed. Neither
 //! propagates up: a paused child keeps its parent waiting, and a cancelled child is a failed call for its parent.
 
 use saggar_domain::{Labels, ProjectId, RunId};
@@ -37,13 +37,17 @@ pub(super) struct Batch {
 impl Batch {
     /// Adds an event, and applies it.
     pub(super) fn take(&mut self, project: &ProjectId, run: &mut Run, event: Event) {
-        let told = match (run.child(), &event) {
-            (Some(child), Event::Paused { .. }) => Some((child.clone(), Instruction::Pause)),
-            (Some(child), Event::Resumed { .. }) => Some((child.clone(), Instruction::Resume)),
-            (Some(child), Event::StepAbandoned { .. }) => Some((child.clone(), Instruction::Cancel)),
-            _ => None,
+        let waited_for = |of: Option<u64>| {
+            let open = run.open_steps().iter().filter(move |open| of.is_none_or(|step| step == open.step));
+            open.filter_map(|open| open.effect.child().cloned()).collect::<Vec<_>>()
         };
-        if let Some((child, instruction)) = told {
+        let (children, instruction) = match &event {
+            Event::Paused { .. } => (waited_for(None), Instruction::Pause),
+            Event::Resumed { .. } => (waited_for(None), Instruction::Resume),
+            Event::StepAbandoned { step, .. } => (waited_for(Some(*step)), Instruction::Cancel),
+            _ => (Vec::new(), Instruction::Resume),
+        };
+        for child in children {
             self.say(project, &event, child, FROM_PARENT, &instruction);
         }
         if let Some((child, agent)) = begin(project, run, &event) {

@@ -2,7 +2,7 @@
 //! history.
 
 use saggar_domain::RunId;
-use saggar_engine::{Body, Entry, Event};
+use saggar_engine::{Body, Effect, Entry, Event};
 use saggar_store::{Fork, ForkError, RunRow};
 
 use super::bodies::shelve;
@@ -29,8 +29,8 @@ pub enum ForkAt {
 pub struct Forked {
     /// The new run.
     pub row: RunRow,
-    /// The call that was open at the fork, which the fork repeats.
-    pub does_again: Option<OpenCall>,
+    /// The calls that were open at the fork, which the fork repeats.
+    pub does_again: Vec<OpenCall>,
 }
 
 /// A call that was open.
@@ -46,7 +46,7 @@ impl Runs {
     /// Starts a run that shares this one's history up to there. Files are not restored: the fork is marked
     /// logical-only.
     ///
-    /// If a call is open there, the fork repeats it, with a key of its own. If that could do harm, the fork is
+    /// Calls that are open there are repeated by the fork, with keys of its own. If that could do harm, the fork is
     /// refused: a human decides first, or forks before that step.
     pub async fn fork(&self, permit: &Permit, at: ForkAt, message: Option<Body>) -> Result<Forked, Fault> {
         permit.check(|action| matches!(action, Action::ForkRun(_)))?;
@@ -61,7 +61,7 @@ impl Runs {
             ForkAt::End => parent.head,
             ForkAt::Step(step) => self.end_of_step(&parent, step).await?,
         };
-        let (through, does_again) = self.open_call(&parent, through).await?;
+        let (through, does_again) = self.open_calls(&parent, through).await?;
         let message = match message {
             Some(message) => Some(shelve(self.store(), message).await?),
             None => None,
@@ -92,36 +92,21 @@ impl Runs {
         Ok(Forked { row: self.row(permit, &id).await?, does_again })
     }
 
-    /// The position to cut the history at, and the call that is open there.
-    async fn open_call(&self, parent: &RunRow, through: u64) -> Result<(u64, Option<OpenCall>), Fault> {
+    /// The position to cut the history at, and the calls that are open there.
+    async fn open_calls(&self, parent: &RunRow, through: u64) -> Result<(u64, Vec<OpenCall>), Fault> {
         let mut through = through;
-        let mut standing = self.standing(parent, through).await?;
-        // A step that was abandoned at the run's end is open in a history without that end.
-        if let Some(Standing { last: Event::StepAbandoned { .. }, seq, .. }) = standing {
+        let mut turn = self.turn(parent, through).await?;
+        // Steps that were abandoned at the run's end are open in a history without that end.
+        let is_abandoned = |standing: &&Standing| matches!(standing.last, Event::StepAbandoned { .. });
+        if let Some(seq) = turn.iter().filter(is_abandoned).map(|standing| standing.seq).min() {
             through = seq - 1;
-            standing = self.standing(parent, through).await?;
+            turn = self.turn(parent, through).await?;
         }
-        let Some(standing) = standing.filter(Standing::is_open) else { return Ok((through, None)) };
-        let (step, tool) = (standing.step, standing.what().to_owned());
-        if let Some(why) = standing.undecided() {
-            let before = match step {
-                1 => "fork it later".to_owned(),
-                _ => format!(
-                    "or fork before it, so that the fork calls {tool} itself: saggar runs fork {} --at {}",
-                    parent.id,
-                    step - 1
-                ),
-            };
-            let what = format!("step {step} ({tool}) of run {} {why}: a fork can't continue from there", parent.id);
-            let decide = match standing.parked() {
-                Some(_) if parent.outcome.is_none() => {
-                    format!("decide it first: saggar runs decide {} {step} retry|done|abandon; or ", parent.id)
-                }
-                _ => String::new(),
-            };
-            return Err(Fault::Conflict { what, help: format!("{decide}{before}") });
+        let mut open = Vec::new();
+        for standing in turn.iter().filter(|standing| standing.is_open()) {
+            open.push(may_do_again(parent, standing)?);
         }
-        Ok((through, Some(OpenCall { step, tool })))
+        Ok((through, open))
     }
 
     async fn end_of_step(&self, parent: &RunRow, step: u64) -> Result<u64, Fault> {
@@ -129,11 +114,12 @@ impl Runs {
         found.ok_or_else(|| no_such(&parent.id, format!("run {} has no step {step}", parent.id)))
     }
 
-    /// The last entry of a step, if it exists. Step numbers only grow along a journal, so a binary search finds it.
+    /// The last entry of a step, if it exists. Model calls are alone, so a step's entries lie between two of them; a
+    /// binary search finds a place among these, because the numbers of one turn are all above those of the turn before.
     pub(super) async fn find_end_of_step(&self, parent: &RunRow, step: u64) -> Result<Option<u64>, Fault> {
         let (mut low, mut high) = (0, parent.head);
-        // INVARIANT: every entry up to `low` belongs to this step or an earlier one; after `high` comes an entry of a
-        // later step, or none.
+        // INVARIANT: the entry at `low` belongs to this step, to an earlier one, or to none; after `high` comes an entry
+        // of a later step, or none.
         while low < high {
             let middle = low + (high - low) / 2;
             match self.first_step_after(parent, middle, high).await? {
@@ -142,9 +128,33 @@ impl Runs {
                 None => high = middle,
             }
         }
-        match self.step_at(parent, low).await? {
-            Some(found) if found == step && low > 0 => Ok(Some(low)),
-            _ => Ok(None),
+        match self.last_of_step_after(parent, low, step).await? {
+            Some(seq) => Ok(Some(seq)),
+            None => {
+                let turn = self.turn(parent, low).await?;
+                Ok(turn.iter().find(|standing| standing.step == step).map(|standing| standing.seq))
+            }
+        }
+    }
+
+    /// The last entry of that step in what follows of the turn.
+    async fn last_of_step_after(&self, run: &RunRow, after: u64, step: u64) -> Result<Option<u64>, Fault> {
+        let (mut after, mut found) = (after, None);
+        loop {
+            let page = self.store().journal_page(run.id.clone(), after, WINDOW).await;
+            let page = page.map_err(|error| Fault::of_run(&run.id, error))?;
+            let Some(last) = page.last() else { return Ok(found) };
+            for entry in &page {
+                let Ok(Entry { event, .. }) = Entry::decode(&entry.entry) else { continue };
+                match event {
+                    Event::StepIntended { step: next, effect: Effect::CallModel { .. }, .. } if next > step => {
+                        return Ok(found);
+                    }
+                    event if event.step() == Some(step) => found = Some(entry.seq),
+                    _ => {}
+                }
+            }
+            after = last.seq;
         }
     }
 
@@ -164,13 +174,30 @@ impl Runs {
         }
         Ok(None)
     }
+}
 
-    async fn step_at(&self, run: &RunRow, seq: u64) -> Result<Option<u64>, Fault> {
-        let Some(before) = seq.checked_sub(1) else { return Ok(None) };
-        let page = self.store().journal_page(run.id.clone(), before, 1).await;
-        let page = page.map_err(|error| Fault::of_run(&run.id, error))?;
-        Ok(page.first().and_then(|entry| step_of(&entry.entry)))
+/// The call of an open step, which a fork repeats; or why it must not.
+fn may_do_again(parent: &RunRow, standing: &Standing) -> Result<OpenCall, Fault> {
+    let (step, tool) = (standing.step, standing.what().to_owned());
+    if let Some(why) = standing.undecided() {
+        let before = match step {
+            1 => "fork it later".to_owned(),
+            _ => format!(
+                "or fork before it, so that the fork calls {tool} itself: saggar runs fork {} --at {}",
+                parent.id,
+                step - 1
+            ),
+        };
+        let what = format!("step {step} ({tool}) of run {} {why}: a fork can't continue from there", parent.id);
+        let decide = match standing.parked() {
+            Some(_) if parent.outcome.is_none() => {
+                format!("decide it first: saggar runs decide {} {step} retry|done|abandon; or ", parent.id)
+            }
+            _ => String::new(),
+        };
+        return Err(Fault::Conflict { what, help: format!("{decide}{before}") });
     }
+    Ok(OpenCall { step, tool })
 }
 
 fn step_of(entry: &str) -> Option<u64> {

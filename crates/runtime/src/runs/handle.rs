@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
-use saggar_engine::{AgentSpec, Body, BuiltIn, Entry, EntryError, Event, Input, Run};
+use saggar_engine::{AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run};
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
@@ -236,7 +236,15 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
         return Err(refuse(format!("unknown tool {tool:?}: use one of {}", Tool::names())));
     }
+    if !(1..=OPEN_STEPS_MAX).contains(&agent.open_max) {
+        return Err(refuse(format!("`parallel` of agent {name:?} is {}: use 1 to {OPEN_STEPS_MAX}", agent.open_max)));
+    }
     for (tool, spec) in &agent.tools {
+        if spec.is_parallel && spec.class == Class::Once {
+            return Err(refuse(format!(
+                "the tool {tool:?} has the class `once`, whose calls are always alone: remove `parallel` there"
+            )));
+        }
         let Some(egress) = &spec.egress else { continue };
         if Tool::find(tool).is_none_or(|tool| tool.needs != Needs::Network) {
             return Err(refuse(format!(

@@ -81,9 +81,10 @@ impl Instruction {
         match self {
             Self::Signal { name, body, question } => {
                 // A letter of version 1 names no question. It is for the one that was open when it arrived.
-                let was_open = || run.open_step().is_some_and(|open| open.since <= letter.at);
+                let was_open =
+                    |step: &u64| run.open_steps().iter().any(|open| open.step == *step && open.since <= letter.at);
                 let is_unnamed = name == ANSWER && question.is_none();
-                let question = if is_unnamed { run.open_question().filter(|_| was_open()) } else { question };
+                let question = if is_unnamed { run.open_questions().find(was_open) } else { question };
                 Input::Signal(Signal { id: letter.id.clone(), name, body, question })
             }
             Self::Pause => Input::Pause,
@@ -92,8 +93,8 @@ impl Instruction {
             Self::Decide { step, attempt, decision } => {
                 // Before version 4 it names no attempt. It is for the one that was made when it arrived.
                 let was_open = |open: &OpenStep| open.since <= letter.at;
-                let attempt =
-                    attempt.or_else(|| run.open_step().map(|open| if was_open(open) { open.attempt } else { 0 }));
+                let open = run.open_steps().iter().find(|open| open.step == step);
+                let attempt = attempt.or_else(|| open.map(|open| if was_open(open) { open.attempt } else { 0 }));
                 Input::Decide { step, attempt, decision }
             }
             Self::ChildEnded(end) => Input::ChildEnded(end),

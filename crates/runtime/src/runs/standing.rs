@@ -1,8 +1,12 @@
-//! The state of a run after an entry, found by reading backwards: the cost doesn't grow with its history.
+//! The steps of a run's turn after an entry, found by reading backwards: the cost doesn't grow with its history. A model
+//! is called when nothing else is open, so what is open was intended since the last such call.
 //!
 //! This serves to explain and refuse requests. When a worker reads an accepted request, the engine decides about it.
 
-use saggar_domain::{RunState, Timestamp};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry::Vacant;
+
+use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{Body, Class, Effect, Entry, Event};
 use saggar_store::RunRow;
 
@@ -14,8 +18,10 @@ use crate::permit::{Action, Permit};
 
 /// Entries read at once while going backwards.
 const WINDOW: u64 = 64;
+/// Entries of older versions are of runs with at most one open step.
+const SEVERAL_STEPS: u32 = 4;
 
-/// The newest step up to an entry.
+/// A step of the turn, as of an entry.
 #[derive(Clone, Debug)]
 pub(super) struct Standing {
     pub(super) step: u64,
@@ -23,8 +29,6 @@ pub(super) struct Standing {
     pub(super) attempt: u32,
     pub(super) effect: Effect,
     pub(super) class: Class,
-    /// When that attempt was intended.
-    pub(super) since: Timestamp,
     /// The newest event that names it, and the number of that entry.
     pub(super) last: Event,
     pub(super) seq: u64,
@@ -75,62 +79,87 @@ impl Standing {
     }
 }
 
-/// What a run is waiting for from a human.
+/// A step that is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    Answer {
-        /// The question's id: the number of the step that asks it.
-        question: u64,
-        text: String,
-        since: Timestamp,
+pub struct OpenNow {
+    pub step: u64,
+    pub attempt: u32,
+    /// The tool that was called, or `model`.
+    pub what: String,
+    pub doing: DoingNow,
+    /// Since when it is doing that.
+    pub since: Timestamp,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DoingNow {
+    InProgress,
+    /// It asks this, and waits for a person's answer. The question's id is the number of the step.
+    Asks(String),
+    /// Waits for a time.
+    Waits {
+        until: Timestamp,
     },
-    /// A decision about a step whose outcome is unknown.
-    Decision {
-        step: u64,
-        /// The attempt whose outcome is unknown.
-        attempt: u32,
-        /// The tool that was called, or `model`.
-        what: String,
-        /// Why the outcome is unknown.
-        reason: String,
-        since: Timestamp,
+    /// Waits for the end of this child run.
+    Delegates(RunId),
+    /// Its executor is being asked whether it was done.
+    IsProbed,
+    /// It failed, and is tried again.
+    Failed {
+        retry_at: Timestamp,
     },
+    /// It can't start for this reason.
+    IsDelayed(String),
+    /// It goes on when the run is resumed.
+    IsInterrupted,
+    /// Its outcome is unknown for this reason: a person decides.
+    IsParked(String),
 }
 
 impl Runs {
-    /// What a run is waiting for from a human; `None` if nothing.
-    pub async fn awaited(&self, permit: &Permit, row: &RunRow) -> Result<Option<Awaited>, Fault> {
+    /// The open steps of a run, in their order.
+    pub async fn open_now(&self, permit: &Permit, row: &RunRow) -> Result<Vec<OpenNow>, Fault> {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
-        if !matches!(row.state, RunState::Asking | RunState::Parked) {
-            return Ok(None);
+        if row.outcome.is_some() {
+            return Ok(Vec::new());
         }
-        let standing = match self.standing(row, row.head).await {
-            Ok(Some(standing)) => standing,
-            Ok(None) => return Ok(None),
+        let turn = match self.turn(row, row.head).await {
+            Ok(turn) => turn,
             // A run with a damaged journal can still be read.
             Err(fault) => {
                 tracing::warn!(run_id = %row.id, error = %fault, "reading what a run waits for failed");
-                return Ok(None);
+                return Ok(Vec::new());
             }
         };
-        if let Some(question) = standing.question() {
-            let text = super::bodies::fetch(self.store(), question).await?;
-            return Ok(Some(Awaited::Answer { question: standing.step, text, since: standing.since }));
+        let mut open = Vec::new();
+        for standing in turn.iter().filter(|standing| standing.is_open()) {
+            let doing = match (&standing.last, &standing.effect) {
+                (Event::StepFailed { retry_at, .. }, _) => DoingNow::Failed { retry_at: *retry_at },
+                (Event::StepDelayed { reason, .. }, _) => DoingNow::IsDelayed(reason.clone()),
+                (Event::StepUnknown { reason, .. }, _) => DoingNow::IsParked(reason.clone()),
+                (Event::StepProbed { .. }, _) => DoingNow::IsProbed,
+                (Event::StepInterrupted { .. }, _) => DoingNow::IsInterrupted,
+                (_, Effect::AskHuman { question, .. }) => {
+                    DoingNow::Asks(super::bodies::fetch(self.store(), question).await?)
+                }
+                (_, Effect::Wait { until, .. }) => DoingNow::Waits { until: *until },
+                (_, Effect::Delegate { child, .. }) => DoingNow::Delegates(child.clone()),
+                (_, Effect::CallModel { .. } | Effect::CallTool { .. }) => DoingNow::InProgress,
+            };
+            let (what, since) = (standing.what().to_owned(), standing.last.at());
+            open.push(OpenNow { step: standing.step, attempt: standing.attempt, what, doing, since });
         }
-        Ok(standing.parked().map(|reason| Awaited::Decision {
-            step: standing.step,
-            attempt: standing.attempt,
-            what: standing.what().to_owned(),
-            reason: reason.to_owned(),
-            since: standing.last.at(),
-        }))
+        Ok(open)
     }
 
-    /// The newest step up to an entry; `None` if there is no step after the run's start or its fork.
-    pub(super) async fn standing(&self, run: &RunRow, through: u64) -> Result<Option<Standing>, Fault> {
-        let mut last: Option<(u64, Event)> = None;
+    /// The steps up to an entry that began with the last call of the model, in their order. Those before have all been
+    /// settled. None if there is no step after the run's start or its fork.
+    pub(super) async fn turn(&self, run: &RunRow, through: u64) -> Result<Vec<Standing>, Fault> {
+        let mut turn: BTreeMap<u64, Standing> = BTreeMap::new();
+        // The newest event of each step whose intent is still to be found.
+        let mut last: BTreeMap<u64, (u64, Event)> = BTreeMap::new();
         let mut until = through;
-        while until > 0 {
+        'journal: while until > 0 {
             let after = until.saturating_sub(WINDOW);
             let mut page = Vec::new();
             let mut from = after;
@@ -145,23 +174,30 @@ impl Runs {
             }
             for entry in page.iter().rev().filter(|entry| entry.seq <= until) {
                 if agent_of_entry(entry.seq, &entry.entry).is_some() {
-                    return Ok(None);
+                    break 'journal;
                 }
-                let event = Entry::decode(&entry.entry).map_err(|error| unreadable(&run.id, entry.seq, error))?;
-                let event = event.event;
+                let Entry { v, event, .. } =
+                    Entry::decode(&entry.entry).map_err(|error| unreadable(&run.id, entry.seq, error))?;
                 if matches!(event, Event::Forked { .. } | Event::RunStarted { .. }) {
-                    return Ok(None);
+                    break 'journal;
                 }
                 let Some(step) = event.step() else { continue };
-                if let Event::StepIntended { attempt, effect, class, at, .. } = &event {
-                    let (attempt, effect, class, since) = (*attempt, effect.clone(), *class, *at);
-                    let (seq, last) = last.unwrap_or((entry.seq, event));
-                    return Ok(Some(Standing { step, attempt, effect, class, since, last, seq }));
+                let Event::StepIntended { attempt, effect, class, .. } = &event else {
+                    last.entry(step).or_insert((entry.seq, event));
+                    continue;
+                };
+                let is_first = matches!(effect, Effect::CallModel { .. }) || v < SEVERAL_STEPS;
+                if let Vacant(place) = turn.entry(step) {
+                    let (attempt, effect, class) = (*attempt, effect.clone(), *class);
+                    let (seq, last) = last.remove(&step).unwrap_or((entry.seq, event));
+                    place.insert(Standing { step, attempt, effect, class, last, seq });
                 }
-                last.get_or_insert((entry.seq, event));
+                if is_first {
+                    break 'journal;
+                }
             }
             until = after;
         }
-        Ok(None)
+        Ok(turn.into_values().collect())
     }
 }

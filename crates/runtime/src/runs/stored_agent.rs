@@ -107,6 +107,7 @@ mod tests {
             sandbox: Default::default(),
             budget: Budget { steps: Some(steps), ..Budget::default() },
             repeats_max: 8,
+            open_max: 1,
             agents: Default::default(),
         };
         let (run, at) = (RunId::from_random([1; 16]), Timestamp::from_millis(5));

@@ -13,6 +13,7 @@ use super::bodies::{fetch, shelve};
 use super::family::OWN_LETTERS;
 use super::handle::{NAME_LEN_MAX, Runs, refuse};
 use super::instruction::Instruction;
+use super::standing::Standing;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -115,9 +116,13 @@ impl Runs {
 
     /// An answer is for the question it names, while that is open. Repeating the same answer is harmless.
     async fn check_answer(&self, row: &RunRow, question: Option<u64>, body: &Body) -> Result<Checked, Fault> {
-        let standing = self.standing(row, row.head).await?;
-        let open = standing.as_ref().and_then(|standing| Some((standing.step, standing.question()?)));
-        let open = match open {
+        let turn = self.turn(row, row.head).await?;
+        let mut asked = turn.iter().filter_map(|standing| Some((standing.step, standing.question()?)));
+        let named = turn
+            .iter()
+            .find(|standing| Some(standing.step) == question)
+            .and_then(|standing| Some((standing.step, standing.question()?)));
+        let open = match named.or_else(|| asked.next()) {
             Some((step, text)) => Some((step, fetch(self.store(), text).await?)),
             None => None,
         };
@@ -156,9 +161,8 @@ impl Runs {
     /// The answer that a question got.
     async fn answer_of(&self, row: &RunRow, question: u64) -> Result<Option<Body>, Fault> {
         let Some(end) = self.find_end_of_step(row, question).await? else { return Ok(None) };
-        let Some(standing) = self.standing(row, end).await?.filter(|standing| standing.step == question) else {
-            return Ok(None);
-        };
+        let turn = self.turn(row, end).await?;
+        let Some(standing) = turn.into_iter().find(|standing| standing.step == question) else { return Ok(None) };
         Ok(match (standing.effect, standing.last) {
             (saggar_engine::Effect::AskHuman { .. }, Event::StepSettled { result: Settled::Returned(result), .. }) => {
                 Some(result.content)
@@ -169,8 +173,10 @@ impl Runs {
 
     /// A decision is for the step at which the run is parked, and for the attempt that parked it: gives that attempt.
     async fn check_decision(&self, row: &RunRow, step: u64, attempt: Option<u32>) -> Result<u32, Fault> {
-        let standing = self.standing(row, row.head).await?;
-        let parked = standing.as_ref().filter(|standing| standing.parked().is_some());
+        let turn = self.turn(row, row.head).await?;
+        let is_parked = |standing: &&Standing| standing.parked().is_some();
+        let parked = turn.iter().filter(is_parked).find(|standing| standing.step == step);
+        let parked = parked.or_else(|| turn.iter().find(is_parked));
         match parked {
             Some(standing) if standing.step == step => match attempt {
                 Some(attempt) if attempt != standing.attempt => Err(Fault::Conflict {

@@ -195,6 +195,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         retry: RetryPolicy { attempts_max: 50, first_ms: 10, most_ms: 200 },
         timeout_ms: 60_000,
         egress: None,
+        is_parallel: false,
     };
     AgentSpec {
         name: name.to_owned(),
@@ -212,6 +213,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
+        open_max: saggar_engine::OPEN_STEPS_DEFAULT,
         agents: BTreeMap::new(),
     }
 }

@@ -7,7 +7,7 @@ use saggar_engine::{
     AgentSpec, Body, Class, EffectFailure, ModelReply, Report, RetryPolicy, ToolCall, ToolResult, Usage,
 };
 use saggar_runtime::Action;
-use saggar_runtime::runs::{ForkAt, Work};
+use saggar_runtime::runs::{ForkAt, OpenCall, Work};
 use saggar_store::Store;
 
 use crate::place::{Place, agent};
@@ -85,7 +85,7 @@ async fn a_once_step_that_only_waits_for_room_can_be_forked() {
     first.abort();
     let permit = place.permit(Action::ForkRun(run.clone()));
     let forked = place.runs.fork(&permit, ForkAt::End, None).await.unwrap();
-    assert_eq!(forked.does_again.map(|call| (call.step, call.tool)), Some((2, "http".to_owned())));
+    assert_eq!(forked.does_again, [OpenCall { step: 2, tool: "http".to_owned() }]);
     let result = ToolResult::new(Body::text("done"), false);
     let second = world(vec![Report::Returned { result, snapshot: None }]).work(store);
     let row = place.until_finished(&forked.row.id).await;

@@ -112,8 +112,8 @@ pub(crate) async fn list(
 )]
 pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -> Result<axum::Json<Run>, Refusal> {
     let row = server.runs.get(&allowed.permit).await?;
-    let awaited = server.runs.awaited(&allowed.permit, &row).await?;
-    Ok(axum::Json(wire_run::awaiting(wire_run::run(row)?, awaited)))
+    let open = server.runs.open_now(&allowed.permit, &row).await?;
+    Ok(axum::Json(wire_run::with_open(wire_run::run(row)?, open)))
 }
 
 /// Send a message to a run, or answer its question

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use saggar_api as api;
 use saggar_domain::{AgentSandbox, RunState, Timeout};
-use saggar_engine::{AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, RetryPolicy, ToolSpec};
+use saggar_engine::{
+    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, OPEN_STEPS_DEFAULT, RetryPolicy, ToolSpec,
+};
 use saggar_http::Refusal;
 use saggar_http::wire;
-use saggar_runtime::runs::{Awaited, ForkAt, Forked, OpenCall, Replay, Tool};
+use saggar_runtime::runs::{DoingNow, ForkAt, Forked, OpenCall, OpenNow, Replay, Tool};
 use saggar_store::RunRow;
 use serde::Deserialize;
 
@@ -62,20 +64,32 @@ pub(crate) fn check(agent: &api::Agent) -> Result<(), Refusal> {
 
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
     let hash = agent.hash();
-    let api::Agent { schema: _, name, version, system, task, model, tools, sandbox, budget, repeats_max, agents } =
-        agent;
+    let api::Agent {
+        schema: _,
+        name,
+        version,
+        system,
+        task,
+        model,
+        tools,
+        sandbox,
+        budget,
+        repeats_max,
+        parallel,
+        agents,
+    } = agent;
     let identity = Some(AgentIdentity { version, hash });
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
-        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max } = other;
-        let other = spec(name.clone(), system, String::new(), model, tools, budget, repeats_max);
+        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel } = other;
+        let other = spec(name.clone(), system, String::new(), model, tools, budget, (repeats_max, parallel));
         (name, AgentSpec { sandbox, ..other })
     });
     AgentSpec {
         identity,
         sandbox,
         agents: others.collect(),
-        ..spec(name, system, task, model, tools, budget, repeats_max)
+        ..spec(name, system, task, model, tools, budget, (repeats_max, parallel))
     }
 }
 
@@ -86,7 +100,7 @@ fn spec(
     model: api::AgentModel,
     tools: BTreeMap<String, api::AgentTool>,
     budget: api::RunBudget,
-    repeats_max: Option<u32>,
+    (repeats_max, parallel): (Option<u32>, Option<u32>),
 ) -> AgentSpec {
     let tools = tools.into_iter().map(|(name, tool)| {
         // A tool that there isn't is refused later, with the names of those that there are.
@@ -96,7 +110,9 @@ fn spec(
         let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
         let own = described.map(|tool| u64::try_from(tool.timeout.as_millis()).unwrap_or(u64::MAX));
         let timeout_ms = tool.timeout.map(millis).or(own).unwrap_or(TOOL_TIMEOUT_MS);
-        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress })
+        let own = class != Class::Once && described.is_some_and(|tool| tool.is_parallel);
+        let is_parallel = tool.parallel.unwrap_or(own);
+        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, is_parallel })
     });
     let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {
@@ -115,6 +131,7 @@ fn spec(
         sandbox: AgentSandbox::default(),
         budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
         repeats_max: repeats_max.unwrap_or(REPEATS),
+        open_max: parallel.unwrap_or(OPEN_STEPS_DEFAULT),
         agents: BTreeMap::new(),
     }
 }
@@ -149,38 +166,68 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         wake_at,
         entries: row.head,
         generation: row.generation,
-        parent: row.parent.map(|(run_id, through)| api::RunParent { run_id, through, does_again: None }),
+        parent: row.parent.map(|(run_id, through)| api::RunParent {
+            run_id,
+            through,
+            does_again: None,
+            open_calls: Vec::new(),
+        }),
         child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
         question: None,
         parked: None,
+        open_steps: Vec::new(),
         sandbox_id: row.sandbox,
         outcome,
         blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })
 }
 
-/// A fork, with the call that it repeats.
+/// A fork, with the calls that it repeats.
 pub(crate) fn forked(forked: Forked) -> Result<api::Run, Refusal> {
     let mut run = run(forked.row)?;
     if let Some(parent) = &mut run.parent {
-        parent.does_again = forked.does_again.map(|OpenCall { step, tool }| api::RunOpenCall { step, tool });
+        let call = |OpenCall { step, tool }| api::RunOpenCall { step, tool };
+        parent.open_calls = forked.does_again.into_iter().map(call).collect();
+        parent.does_again = parent.open_calls.first().cloned();
     }
     Ok(run)
 }
 
-/// A run with what it waits for from a human.
-pub(crate) fn awaiting(run: api::Run, awaited: Option<Awaited>) -> api::Run {
-    match awaited {
-        None => run,
-        Some(Awaited::Answer { question, text, since }) => {
-            let question = api::RunQuestion { id: question, text, asked_at: wire::time(since) };
-            api::Run { question: Some(question), ..run }
+/// A run with its open steps, and with what it waits for from a human.
+pub(crate) fn with_open(mut run: api::Run, open: Vec<OpenNow>) -> api::Run {
+    for OpenNow { step, attempt, what: tool, doing, since } in open {
+        let since = wire::time(since);
+        let state = match &doing {
+            DoingNow::InProgress => api::OpenStepState::Running,
+            DoingNow::Asks(_) => api::OpenStepState::Asking,
+            DoingNow::Waits { .. } => api::OpenStepState::Waiting,
+            DoingNow::Delegates(_) => api::OpenStepState::Delegating,
+            DoingNow::IsProbed => api::OpenStepState::Probing,
+            DoingNow::Failed { .. } => api::OpenStepState::Retrying,
+            DoingNow::IsDelayed(_) => api::OpenStepState::Delayed,
+            DoingNow::IsInterrupted => api::OpenStepState::Interrupted,
+            DoingNow::IsParked(_) => api::OpenStepState::Parked,
+        };
+        let (mut until, mut text, mut child) = (None, None, None);
+        match doing {
+            DoingNow::Asks(question) => {
+                let asked = api::RunQuestion { id: step, text: question.clone(), asked_at: since };
+                run.question.get_or_insert(asked);
+                text = Some(question);
+            }
+            DoingNow::IsParked(reason) => {
+                let parked = api::RunParked { step, attempt, tool: tool.clone(), reason: reason.clone(), since };
+                run.parked.get_or_insert(parked);
+                text = Some(reason);
+            }
+            DoingNow::IsDelayed(reason) => text = Some(reason),
+            DoingNow::Waits { until: time } | DoingNow::Failed { retry_at: time } => until = Some(wire::time(time)),
+            DoingNow::Delegates(run) => child = Some(run),
+            DoingNow::InProgress | DoingNow::IsProbed | DoingNow::IsInterrupted => {}
         }
-        Some(Awaited::Decision { step, attempt, what, reason, since }) => {
-            let parked = api::RunParked { step, attempt, tool: what, reason, since: wire::time(since) };
-            api::Run { parked: Some(parked), ..run }
-        }
+        run.open_steps.push(api::RunOpenStep { step, attempt, tool, state, since, until, text, child });
     }
+    run
 }
 
 pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {

@@ -6,7 +6,8 @@ use saggar_engine::{BuiltIn, BuiltInTool};
 
 use super::tool::{Needs, Performer, Tool};
 
-pub(super) const WAIT: Tool = tool(&BuiltIn::TOOLS[0], 0);
+/// What comes after a wait is meant to happen after it.
+pub(super) const WAIT: Tool = Tool { is_parallel: false, ..tool(&BuiltIn::TOOLS[0], 0) };
 pub(super) const ASK_HUMAN: Tool = tool(&BuiltIn::TOOLS[1], 0);
 /// The child's own calls have their own risk.
 pub(super) const DELEGATE: Tool = tool(&BuiltIn::TOOLS[2], 10);
@@ -17,6 +18,7 @@ const fn tool(tool: &BuiltInTool, risk: u8) -> Tool {
         description: tool.description,
         schema: tool.schema,
         class: tool.class,
+        is_parallel: true,
         risk,
         // It bounds an executor, and none is involved.
         timeout: Duration::from_secs(10 * 60),

@@ -69,6 +69,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     // The key goes with every request.
     class: Class::Keyed,
+    is_parallel: true,
     risk: 60,
     timeout: Duration::from_secs(10 * 60),
     needs: Needs::Network,

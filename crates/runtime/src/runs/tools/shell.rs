@@ -51,6 +51,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     // The supervisor knows whether it was started, and its result.
     class: Class::Probeable,
+    is_parallel: true,
     risk: 50,
     timeout: Duration::from_secs(10 * 60),
     needs: Needs::Sandbox,

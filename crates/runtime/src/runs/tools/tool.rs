@@ -22,6 +22,9 @@ pub struct Tool {
     pub schema: &'static str,
     /// What a crash in the middle of a call means, unless the operator says otherwise.
     pub class: Class,
+    /// Whether its calls may be made beside other calls of the same reply, unless the operator says otherwise. Not if
+    /// later calls may rely on it.
+    pub is_parallel: bool,
     /// How much harm a call may do, from 0 to 100, for rules that ask a person from some level on.
     pub risk: u8,
     /// The longest that a call may take, unless the operator says otherwise.

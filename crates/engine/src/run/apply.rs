@@ -1,0 +1,274 @@
+//! How events change a run. Nothing is validated here, so that stored journals always stay readable.
+
+use saggar_domain::{RunId, Timestamp};
+
+use super::{ANSWER, ANSWERED_MAX, Attempt, Born, Message, OpenStep, Run, SIGNAL_IDS_MAX};
+use crate::agent::AgentSpec;
+use crate::body::Body;
+use crate::budget::{Ledger, Spending};
+use crate::child::ChildOf;
+use crate::effect::{Effect, ToolCall, ToolResult, Usage};
+use crate::event::{Event, RunOutcome, Settled};
+
+impl Run {
+    /// Applies an event. Every event that `decide` returned for this state, and every prefix of a journal, can be
+    /// applied.
+    pub fn apply(&mut self, event: &Event) {
+        match event {
+            Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
+            Event::Forked { run, generation, message, is_logical_only, does_again, at, .. } => {
+                if let Some(born) = &mut self.born {
+                    born.id = run.clone();
+                    born.generation = *generation;
+                    born.started_at = *at;
+                    born.is_logical_only = *is_logical_only;
+                    born.child_of = None;
+                }
+                self.epoch = 0;
+                for open in std::mem::take(&mut self.open) {
+                    match does_again {
+                        true => self.put_back(open),
+                        false => self.drop_open(open),
+                    }
+                }
+                self.is_paused = false;
+                self.ledger.release_all();
+                if let Some(message) = message {
+                    self.tell(message.clone());
+                }
+            }
+            Event::Claimed { epoch, rules, .. } => {
+                self.epoch = *epoch;
+                self.rules = *rules;
+                // The worker that was doing this has lost its lease.
+                for open in self.open.iter_mut().filter(|open| open.is_being_done()) {
+                    open.deaths = open.deaths.saturating_add(1);
+                }
+            }
+            Event::StepIntended { .. } => self.intend(event),
+            Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
+            Event::StepFailed { step, usage, retry_at, .. } => {
+                self.dearest = self.dearest.max(usage.micros);
+                let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
+                self.ledger.settle(Spending::default(), cost);
+                self.set_phase(*step, Attempt::Backoff { until: *retry_at });
+            }
+            Event::StepDelayed { step, retry_at, at, .. } => {
+                self.set_phase(*step, Attempt::Delayed { until: *retry_at });
+                if let Some(open) = self.open.iter_mut().find(|open| open.step == *step) {
+                    open.delayed_since.get_or_insert(*at);
+                }
+            }
+            Event::StepUnknown { step, reason, .. } => {
+                self.set_phase(*step, Attempt::Unknown { reason: reason.clone() });
+            }
+            Event::StepProbed { step, .. } => self.set_phase(*step, Attempt::Probing),
+            Event::StepInterrupted { step, .. } => self.set_phase(*step, Attempt::Interrupted),
+            // The next event has the decision.
+            Event::StepDecided { .. } => {}
+            Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
+            Event::Paused { .. } => self.is_paused = true,
+            Event::Resumed { .. } => self.is_paused = false,
+            // The reservation stays, because the parent has to account for it.
+            Event::StepAbandoned { step, .. } => {
+                if let Some(at) = self.open.iter().position(|open| open.step == *step) {
+                    let open = self.open.remove(at);
+                    self.drop_open(open);
+                }
+            }
+            Event::RunFinished { outcome, .. } => self.finish_with(outcome),
+        }
+    }
+
+    fn start(&mut self, run: &RunId, agent: &AgentSpec, child_of: Option<&ChildOf>, at: Timestamp) {
+        self.ledger = Ledger::new(agent.budget);
+        if let Some(system) = &agent.system {
+            self.conversation.say(Message::System(system.clone()));
+        }
+        self.conversation.say(Message::User(agent.task.clone()));
+        let agent = Box::new(agent.clone());
+        self.born = Some(Born {
+            id: run.clone(),
+            agent,
+            generation: 0,
+            started_at: at,
+            is_logical_only: false,
+            child_of: child_of.cloned(),
+            depth: child_of.map_or(0, |child_of| child_of.depth),
+        });
+    }
+
+    fn finish_with(&mut self, outcome: &RunOutcome) {
+        self.open.clear();
+        self.conversation.end();
+        self.outcome = Some(outcome.clone());
+    }
+
+    fn intend(&mut self, event: &Event) {
+        let Event::StepIntended { step, attempt, effect, class, reserved, at } = event else { return };
+        let (step, attempt) = (*step, *attempt);
+        let at_index = self.open.iter().position(|open| open.step == step);
+        let same = at_index.map(|index| &self.open[index]);
+        let mut place = same.map_or(0, |open| open.place);
+        if step > self.last_step {
+            self.last_step = step;
+            if let Some(call) = effect.call() {
+                self.repeats.note(call);
+                place = self.conversation.take_call();
+            }
+        }
+        // A step keeps its place in the capacity queue through all of its attempts: one that failed, or whose worker died, has not
+        // used its turn.
+        let delayed_since = same.and_then(|open| open.delayed_since);
+        let deaths = same.map_or(0, |open| open.deaths);
+        // An attempt that was waiting for capacity starts only now.
+        let is_retry = attempt > 1 && same.is_none_or(|open| open.attempt != attempt);
+        let before = same.map_or_else(Spending::default, |open| open.reserved);
+        self.ledger.settle(before, Spending { retries: u64::from(is_retry), ..Spending::default() });
+        self.ledger.reserve(*reserved);
+        let open = OpenStep {
+            step,
+            attempt,
+            effect: effect.clone(),
+            class: *class,
+            phase: Attempt::Doing,
+            since: *at,
+            deaths,
+            delayed_since,
+            reserved: *reserved,
+            place,
+        };
+        match at_index {
+            Some(index) => self.open[index] = open,
+            None => self.open.push(open),
+        }
+    }
+
+    /// Drops a step that was open. A child belongs to the run that started it, so a fork starts its own.
+    fn drop_open(&mut self, open: OpenStep) {
+        match &open.effect {
+            Effect::Delegate { .. } => self.put_back(open),
+            Effect::CallModel { .. } => {}
+            Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
+                self.conversation.result(open.place, None);
+            }
+        }
+    }
+
+    /// Makes the call of a step that was open one of the next again.
+    fn put_back(&mut self, open: OpenStep) {
+        if let Some(call) = open.effect.call() {
+            self.conversation.put_back(open.place, call.clone());
+            self.repeats.take_back();
+        }
+    }
+
+    fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
+        let Some(at) = self.open.iter().position(|open| open.step == step) else { return };
+        let open = self.open.remove(at);
+        self.ledger.settle(open.reserved, open.effect.cost(result, usage));
+        self.dearest = self.dearest.max(usage.micros);
+        match (result, open.effect.call()) {
+            (Settled::Replied(reply), _) => {
+                self.replies += 1;
+                self.conversation.reply(reply);
+            }
+            (result, Some(call)) => {
+                let message = told(call, result).map(|result| Message::Tool { call: call.id.clone(), result });
+                self.conversation.result(open.place, message);
+            }
+            // If a model call gave up, the next event ends the run.
+            (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
+        }
+        if self.open.is_empty() {
+            self.conversation.rest();
+        }
+        if matches!(open.effect, Effect::AskHuman { .. })
+            && let Settled::Returned(result) = result
+        {
+            // An answer that was kept for its question has been used.
+            if self.answers.front() == Some(&result.content) {
+                self.answers.pop_front();
+            }
+            if self.answered.len() == ANSWERED_MAX {
+                self.answered.pop_front();
+            }
+            self.answered.push_back((step, result.content.clone()));
+        }
+    }
+
+    fn hear(&mut self, id: &str, name: &str, body: &Body, question: Option<u64>) {
+        if self.signal_ids.len() == SIGNAL_IDS_MAX
+            && let Some(oldest) = self.signal_ids.pop_front()
+        {
+            self.known_signals.remove(&oldest);
+        }
+        self.signal_ids.push_back(id.to_owned());
+        self.known_signals.insert(id.to_owned());
+        match (name, question) {
+            // The next event is the step that it settles.
+            (ANSWER, Some(_)) => {}
+            (ANSWER, None) => self.answers.push_back(body.clone()),
+            _ => self.tell(body.clone()),
+        }
+    }
+
+    /// A person's message.
+    fn tell(&mut self, message: Body) {
+        let is_in_a_turn = !self.open.is_empty() || self.conversation.calls().next().is_some();
+        match is_in_a_turn && self.rules.keep_turns_together() {
+            true => self.conversation.say_later(Message::User(message)),
+            false => self.conversation.say(Message::User(message)),
+        }
+    }
+
+    fn set_phase(&mut self, step: u64, phase: Attempt) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.step == step) {
+            open.phase = phase;
+        }
+    }
+}
+
+/// What the model is told about a call; `None` if nothing.
+pub(super) fn told(call: &ToolCall, result: &Settled) -> Option<ToolResult> {
+    match result {
+        Settled::Returned(result) => Some(result.clone()),
+        Settled::GaveUp(failure) => {
+            Some(ToolResult::new(Body::text(format!("{}: {}", failure.code, failure.message)), true))
+        }
+        Settled::Ended(end) => Some(end.result()),
+        Settled::Replied(_) => {
+            debug_assert!(false, "a model's reply is no result of {}", call.tool);
+            None
+        }
+    }
+}
+
+impl Effect {
+    /// The tool call that the step comes from.
+    pub fn call(&self) -> Option<&ToolCall> {
+        match self {
+            Self::CallModel { .. } => None,
+            Self::CallTool { call }
+            | Self::Wait { call, .. }
+            | Self::AskHuman { call, .. }
+            | Self::Delegate { call, .. } => Some(call),
+        }
+    }
+
+    /// Its cost, including child runs.
+    pub(super) fn cost(&self, result: &Settled, usage: Usage) -> Spending {
+        let own = Spending {
+            steps: 1,
+            tokens: usage.tokens,
+            micros: usage.micros,
+            tool_calls: u64::from(self.call().is_some()),
+            retries: 0,
+            children: u64::from(matches!(self, Self::Delegate { .. })),
+        };
+        match result {
+            Settled::Ended(end) => own.plus(end.spent),
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) => own,
+        }
+    }
+}

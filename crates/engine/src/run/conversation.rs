@@ -1,0 +1,138 @@
+//! The conversation with the model, and its current turn: the calls of the last reply that have not been made, and the
+//! results that can't be told yet.
+//!
+//! Calls may end in any order, and the model gets their results in its own order. So a result waits here until those
+//! of all earlier calls are there. A person's message that arrives in the middle of a turn waits for its end: providers
+//! refuse a message between a call and its result.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::body::Body;
+use crate::effect::{ModelReply, ToolCall, ToolResult};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The system prompt.
+    System(Body),
+    User(Body),
+    /// The model's reply with its tool calls.
+    Assistant(ModelReply),
+    /// A tool's result.
+    Tool {
+        /// The model's id for the call.
+        call: String,
+        result: ToolResult,
+    },
+}
+
+/// INVARIANT: every call of the last reply is in `calls`, or is open, or has its result in `held` or in `messages`.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conversation {
+    messages: Vec<Message>,
+    bytes: u64,
+    // Calls that have not been made, with their places in the reply, in that order.
+    calls: VecDeque<(u32, ToolCall)>,
+    // By place: results of calls whose predecessors have none yet. `None` for a call that gets no result.
+    held: BTreeMap<u32, Option<Message>>,
+    // The place of the next result to tell.
+    next: u32,
+    later: Vec<Message>,
+}
+
+impl Conversation {
+    /// What the model has been told, or will be told with the next call.
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    pub(super) fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.calls.iter().map(|(_, call)| call)
+    }
+
+    /// Number of messages when the turn is over, as far as they exist.
+    pub(super) fn length(&self) -> u64 {
+        (self.messages.len() + self.held.values().flatten().count() + self.later.len()) as u64
+    }
+
+    /// Their bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        let waiting = self.held.values().flatten().chain(&self.later);
+        waiting.fold(self.bytes, |sum, message| sum.saturating_add(message.length()))
+    }
+
+    /// Whether a person's message waits for the end of the turn.
+    pub(super) fn has_more(&self) -> bool {
+        !self.later.is_empty()
+    }
+
+    pub(super) fn say(&mut self, message: Message) {
+        self.bytes = self.bytes.saturating_add(message.length());
+        self.messages.push(message);
+    }
+
+    /// Says it when the turn is over.
+    pub(super) fn say_later(&mut self, message: Message) {
+        self.later.push(message);
+    }
+
+    /// A new turn begins.
+    pub(super) fn reply(&mut self, reply: &ModelReply) {
+        self.calls = (0..).zip(reply.calls.iter().cloned()).collect();
+        self.held.clear();
+        self.next = 0;
+        self.say(Message::Assistant(reply.clone()));
+    }
+
+    /// The next call is made. Gives its place.
+    pub(super) fn take_call(&mut self) -> u32 {
+        self.calls.pop_front().map_or(0, |(place, _)| place)
+    }
+
+    /// A call was not made after all.
+    pub(super) fn put_back(&mut self, place: u32, call: ToolCall) {
+        let at = self.calls.iter().position(|(other, _)| *other > place).unwrap_or(self.calls.len());
+        self.calls.insert(at, (place, call));
+    }
+
+    /// The result of the call at that place; `None` if it gets none.
+    pub(super) fn result(&mut self, place: u32, message: Option<Message>) {
+        if place < self.next {
+            // An edited journal may settle a call twice.
+            return message.into_iter().for_each(|message| self.say(message));
+        }
+        self.held.insert(place, message);
+        while let Some(message) = self.held.remove(&self.next) {
+            self.next += 1;
+            if let Some(message) = message {
+                self.say(message);
+            }
+        }
+    }
+
+    /// Nothing is open. If no call is left either, the turn is over.
+    pub(super) fn rest(&mut self) {
+        if self.calls.is_empty() {
+            for message in std::mem::take(&mut self.later) {
+                self.say(message);
+            }
+        }
+    }
+
+    /// The run is over.
+    pub(super) fn end(&mut self) {
+        self.calls.clear();
+    }
+}
+
+impl Message {
+    /// In bytes.
+    pub(super) fn length(&self) -> u64 {
+        match self {
+            Self::System(text) | Self::User(text) => text.length(),
+            Self::Assistant(reply) => {
+                reply.text.length() + reply.calls.iter().map(|call| call.arguments.length()).sum::<u64>()
+            }
+            Self::Tool { result, .. } => result.content.length(),
+        }
+    }
+}
