@@ -112,13 +112,13 @@ impl AgentSandbox {
         if let Some(name) = self.workspace.as_ref().filter(|name| other.workspace.as_ref() != Some(name)) {
             return Some(format!("the workspace {name}"));
         }
-        let limits = self.clone().limits_within(other);
+        let limits = self.limits_within(other, Absent::Stays);
         (limits != self.limits).then(|| "a higher limit".to_owned())
     }
 
     /// What of this one the other may use, too. What the other denies stays denied, and its limits hold.
     pub fn within(self, other: &Self) -> Self {
-        let limits = self.clone().limits_within(other);
+        let limits = self.limits_within(other, Absent::AtMostTheOther);
         let Self { template, workspace, storage, user, network, egress, mut secrets, mut volumes, limits: _, reuse } =
             self.clone();
         let workspace = workspace.filter(|name| other.workspace.as_ref() == Some(name));
@@ -137,20 +137,21 @@ impl AgentSandbox {
     }
 
     /// Its limits, none of them higher than the other's, which may be a default.
-    fn limits_within(self, other: &Self) -> DraftLimits {
-        let DraftLimits { timeout, memory, cpus, pids, disk, files, output } = self.limits;
+    fn limits_within(&self, other: &Self, absent: Absent) -> DraftLimits {
+        let default = || Limits::resolve(&DraftLimits::default());
         // Limits that are out of range are refused elsewhere, and then the other allows nothing more than the default.
-        let Ok(most) = Limits::resolve(&other.limits).or_else(|_| Limits::resolve(&DraftLimits::default())) else {
+        let (Ok(most), Ok(default)) = (Limits::resolve(&other.limits).or_else(|_| default()), default()) else {
             return DraftLimits::default();
         };
+        let DraftLimits { timeout, memory, cpus, pids, disk, files, output } = self.limits.clone();
         DraftLimits {
             timeout,
-            memory: memory.map(|value| value.min(most.memory.value)),
-            cpus: cpus.map(|value| value.min(most.cpus.value)),
-            pids: pids.map(|value| value.min(most.pids.value)),
-            disk: disk.map(|value| value.min(most.disk.value)),
-            files: files.map(|value| value.min(most.files.value)),
-            output: output.map(|value| value.min(most.output.value)),
+            memory: absent.lesser(memory, default.memory.value, most.memory.value),
+            cpus: absent.lesser(cpus, default.cpus.value, most.cpus.value),
+            pids: absent.lesser(pids, default.pids.value, most.pids.value),
+            disk: absent.lesser(disk, default.disk.value, most.disk.value),
+            files: absent.lesser(files, default.files.value, most.files.value),
+            output: absent.lesser(output, default.output.value, most.output.value),
         }
     }
 
@@ -167,6 +168,24 @@ impl AgentSandbox {
     fn mounts(&self, volume: &VolumeMount) -> bool {
         let is_read = volume.mode == Access::ReadOnly;
         self.volumes.iter().any(|own| own.name == volume.name && (is_read || own.mode == volume.mode))
+    }
+}
+
+/// What becomes of a limit that isn't named.
+#[derive(Clone, Copy)]
+enum Absent {
+    Stays,
+    /// The default is no way around a lower limit of the other.
+    AtMostTheOther,
+}
+
+impl Absent {
+    fn lesser<T: Ord>(self, named: Option<T>, default: T, most: T) -> Option<T> {
+        match (named, self) {
+            (Some(named), _) => Some(named.min(most)),
+            (None, Self::AtMostTheOther) if default > most => Some(most),
+            (None, Self::Stays | Self::AtMostTheOther) => None,
+        }
     }
 }
 
@@ -218,9 +237,17 @@ mod tests {
         assert_eq!(
             within,
             sandbox(
-                r#"{"network": "proxied", "egress": {"allow": ["a.example"], "deny": ["d.example", "c.example"]}}"#
+                r#"{"network": "proxied", "egress": {"allow": ["a.example"], "deny": ["d.example", "c.example"]},
+                    "limits": {"pids": 100}}"#
             )
         );
+    }
+
+    #[test]
+    fn a_limit_that_is_not_named_is_no_way_around_a_lower_one() {
+        assert_eq!(sandbox("{}").within(&sandbox(PARENT)), sandbox(r#"{"limits": {"pids": 100}}"#));
+        // The default is lower than the other's.
+        assert_eq!(sandbox("{}").within(&sandbox(r#"{"limits": {"pids": 100000}}"#)), sandbox("{}"));
     }
 
     #[test]

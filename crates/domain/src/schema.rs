@@ -83,7 +83,10 @@ impl Schema {
     }
 
     pub fn check(&self, value: &Value) -> Result<(), Mismatch> {
-        Checking { root: &self.0, left: WORK_MAX }.value(&self.0, value, "", 0)
+        let mut checking = Checking { root: &self.0, left: WORK_MAX };
+        let checked = checking.value(&self.0, value, "", 0);
+        // What wasn't looked at doesn't fit, even where not fitting is what a schema wants.
+        if checking.left == 0 { Err(too_large("")) } else { checked }
     }
 }
 
@@ -176,7 +179,8 @@ impl<'a> Checking<'a> {
         let wrong = |problem: String| Err(Mismatch { at: at.to_owned(), problem });
         self.left = self.left.saturating_sub(1);
         if self.left == 0 || depth > 2 * DEPTH_MAX {
-            return wrong("it is too large or too deep to be checked".to_owned());
+            self.left = 0;
+            return Err(too_large(at));
         }
         let Value::Object(keywords) = schema else {
             return if schema == &Value::Bool(false) { wrong("nothing is allowed here".to_owned()) } else { Ok(()) };
@@ -306,6 +310,10 @@ impl<'a> Checking<'a> {
             _ => Ok(()),
         }
     }
+}
+
+fn too_large(at: &str) -> Mismatch {
+    Mismatch { at: at.to_owned(), problem: "it is too large or too deep to be checked".to_owned() }
 }
 
 fn is_of(value: &Value, name: &str) -> bool {
@@ -461,5 +469,14 @@ mod tests {
         assert!(one.check(&json!(1)).unwrap_err().problem.contains("more than one"));
         let not = Schema::new(json!({"not": {"const": 7}})).unwrap();
         assert!(not.check(&json!(7)).unwrap_err().problem.contains("not allowed"));
+    }
+
+    #[test]
+    fn what_is_too_deep_to_be_checked_fits_no_negation() {
+        let not =
+            Schema::new(json!({"not": {"$ref": "#/$defs/all"}, "$defs": {"all": {"items": {"$ref": "#/$defs/all"}}}}));
+        let deep = (0..3 * DEPTH_MAX).fold(json!(1), |value, _| json!([value]));
+        let mismatch = not.unwrap().check(&deep).unwrap_err();
+        assert!(mismatch.problem.contains("too large or too deep"), "{}", mismatch.problem);
     }
 }

@@ -26,7 +26,7 @@ use crate::fault::{Fault, FileFaultKind};
 use crate::files::{FilePath, Files};
 use crate::permit::Action;
 use crate::runs::effects::Task;
-use change::{Change, Changed};
+use change::{Change, Changed, too_long};
 use history::{History, Past, hash, name};
 use io::{TEXT_MAX, read_text, write_text};
 
@@ -171,7 +171,7 @@ impl Editing<'_> {
         let before = past.as_ref().map_or(now.as_deref(), |past| past.before.as_deref());
         let changed = match make(before) {
             Ok(changed) if changed.text.len() > TEXT_MAX => {
-                return Ok(Err(format!("the file would have more than {TEXT_MAX} bytes, which is too long to edit")));
+                return Ok(Err(too_long()));
             }
             Ok(changed) => changed,
             Err(complaint) => return Ok(Err(complaint)),

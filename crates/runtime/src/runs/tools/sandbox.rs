@@ -47,6 +47,11 @@ impl RunSandbox {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Names the run and its branch: what they leave in a sandbox is theirs alone.
+    pub(in crate::runs) fn branch(&self) -> String {
+        format!("{}/{}", self.about.run, self.about.generation)
+    }
+
     pub(in crate::runs) fn sandboxes(&self) -> &Sandboxes {
         &self.sandboxes
     }

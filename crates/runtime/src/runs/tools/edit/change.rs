@@ -3,12 +3,20 @@
 //! A replacement must match exactly and once, unless every match is meant. A complaint says how many matches there are
 //! and where, or which line comes closest, so that the model's next try can be right.
 
+use super::io::TEXT_MAX;
+
 /// Lines that a complaint names.
 const PLACES_MAX: usize = 20;
 /// Characters of a line that a complaint quotes.
 const QUOTED_MAX: usize = 120;
 /// Lines that are compared with the one that was meant.
 const COMPARED_MAX: usize = 20_000;
+/// Characters of each of them that are compared.
+const COMPARED_CHARACTERS_MAX: usize = 480;
+
+pub(super) fn too_long() -> String {
+    format!("the file would have more than {TEXT_MAX} bytes, which is too long to edit")
+}
 
 /// An edit of an existing text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,19 +48,22 @@ impl Change<'_> {
                 Err("old and new are the same, so nothing would change".to_owned())
             }
             Self::Replace { old, new, is_all } => {
-                let places: Vec<usize> = before.match_indices(old).map(|(at, _)| line_of(before, at)).collect();
-                match (places.as_slice(), is_all) {
-                    ([], _) => Err(not_found(before, old)),
-                    ([_], _) | (_, true) => {
-                        let times =
-                            if places.len() == 1 { "once".to_owned() } else { format!("{} times", places.len()) };
-                        let said = format!("replaced {times}, at {}", lines(&places));
-                        Ok(Changed { text: before.replace(old, new), said })
+                let matches = before.matches(old).count();
+                let at = lines(before, old);
+                match (matches, is_all) {
+                    (0, _) => Err(not_found(before, old)),
+                    (1, _) | (_, true) => {
+                        // Before anything is made: many matches of a long text are more than there is memory.
+                        let bytes =
+                            (before.len() - matches * old.len()).saturating_add(matches.saturating_mul(new.len()));
+                        if bytes > TEXT_MAX {
+                            return Err(too_long());
+                        }
+                        let times = if matches == 1 { "once".to_owned() } else { format!("{matches} times") };
+                        Ok(Changed { text: before.replace(old, new), said: format!("replaced {times}, at {at}") })
                     }
                     (_, false) => Err(format!(
-                        "old matches {} times, at {}: add lines around it so that it matches once, or set all to true",
-                        places.len(),
-                        lines(&places)
+                        "old matches {matches} times, at {at}: add lines around it so that it matches once, or set all to true"
                     )),
                 }
             }
@@ -112,12 +123,14 @@ fn within(mut page: String, bytes: usize) -> String {
 
 fn not_found(text: &str, old: &str) -> String {
     let wanted = old.lines().find(|line| !line.trim().is_empty()).unwrap_or(old);
-    let blank = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let cut = |line: &str| line.chars().take(COMPARED_CHARACTERS_MAX).collect::<String>();
+    let blank = |line: &str| cut(line).split_whitespace().collect::<Vec<_>>().join(" ");
+    let blank_wanted = blank(wanted);
     let nearest = text
         .lines()
         .take(COMPARED_MAX)
         .enumerate()
-        .map(|(index, line)| (similarity(&blank(line), &blank(wanted)), index, line))
+        .map(|(index, line)| (similarity(&blank(line), &blank_wanted), index, line))
         .filter(|(likeness, ..)| *likeness >= 50)
         // The first of the most similar ones.
         .max_by(|(one, first, _), (other, second, _)| one.cmp(other).then(second.cmp(first)));
@@ -142,7 +155,7 @@ fn similarity(one: &str, other: &str) -> usize {
         return 100;
     }
     let pairs = |text: &str| {
-        let characters: Vec<char> = text.chars().take(QUOTED_MAX * 4).collect();
+        let characters: Vec<char> = text.chars().collect();
         let mut pairs: Vec<(char, char)> = characters.windows(2).map(|two| (two[0], two[1])).collect();
         pairs.sort_unstable();
         pairs
@@ -160,13 +173,14 @@ fn similarity(one: &str, other: &str) -> usize {
     (200 * shared / (one.len() + other.len()).max(1)).min(99)
 }
 
-fn line_of(text: &str, at: usize) -> usize {
-    text[..at].matches('\n').count() + 1
-}
-
-fn lines(places: &[usize]) -> String {
-    let shown: Vec<String> = places.iter().take(PLACES_MAX).map(usize::to_string).collect();
-    let more = if places.len() > PLACES_MAX { " …" } else { "" };
+/// The lines of the first matches, as people say them.
+fn lines(text: &str, old: &str) -> String {
+    let line_of = |at: usize| text[..at].matches('\n').count() + 1;
+    let mut places: Vec<usize> = text.match_indices(old).take(PLACES_MAX + 1).map(|(at, _)| line_of(at)).collect();
+    let is_more = places.len() > PLACES_MAX;
+    places.truncate(PLACES_MAX);
+    let shown: Vec<String> = places.iter().map(usize::to_string).collect();
+    let more = if is_more { " …" } else { "" };
     format!("{} {}{more}", if places.len() == 1 { "line" } else { "lines" }, shown.join(", "))
 }
 
@@ -206,6 +220,17 @@ mod tests {
             let error = change.apply(TEXT).unwrap_err();
             assert!(error.contains(why), "{change:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_replacement_of_many_matches_is_refused_before_it_is_made() {
+        let text = "a\n".repeat(TEXT_MAX / 2);
+        let new = "b".repeat(TEXT_MAX / 2);
+        let change = Change::Replace { old: "a", new: &new, is_all: true };
+        assert_eq!(change.apply(&text), Err(too_long()));
+        let complaint = replace("a", "b").apply(&text).unwrap_err();
+        assert!(complaint.contains(&format!("matches {} times, at lines 1, 2, 3,", TEXT_MAX / 2)), "{complaint}");
+        assert!(complaint.contains("20 …"), "{complaint}");
     }
 
     #[test]

@@ -42,7 +42,8 @@ pub(super) struct History<'a> {
 
 impl<'a> History<'a> {
     pub(super) fn of(sandbox: &'a RunSandbox, read: Action, write: Action, path: &FilePath) -> Self {
-        let digest = hash(&path.to_string());
+        // Files of another run may be here, from a snapshot or a volume, and its steps have the same numbers.
+        let digest = hash(&format!("{}\0{path}", sandbox.branch()));
         Self { sandbox, write, read, directory: format!("{PLACE}/{}", &digest[..24]) }
     }
 
