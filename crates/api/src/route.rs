@@ -5,6 +5,7 @@
 
 /// The models that a project may call, and its spending. Outside of `/api/v1`: OpenAI's and Anthropic's clients have their own paths.
 pub const MODELS: &str = "/v1/models";
+/// A reply of a model, as OpenAI's clients ask for it.
 pub const CHAT_COMPLETIONS: &str = "/v1/chat/completions";
 /// The prefix of every route except `/health` and proxied ports.
 pub const BASE: &str = "/api/v1";
