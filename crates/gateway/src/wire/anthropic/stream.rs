@@ -141,7 +141,10 @@ impl AnthropicStream {
                 ReplyEvent::Ended { part: block.part, verbatim }
             }
             BlockKind::Opaque(mut whole) => {
-                if let Ok(input) = serde_json::from_str::<Value>(&block.text) {
+                // Only an object has fields; a provider may send anything.
+                if whole.is_object()
+                    && let Ok(input) = serde_json::from_str::<Value>(&block.text)
+                {
                     whole["input"] = input;
                 }
                 ReplyEvent::Opaque { part: block.part, verbatim: verbatim(whole) }
@@ -166,4 +169,32 @@ pub(crate) fn counted(usage: &Value) -> Option<Counted> {
         output: usage["output_tokens"].as_u64(),
         reasoning: usage["output_tokens_details"]["thinking_tokens"].as_u64(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_of_any_form_is_kept_as_it_came() {
+        let check = |block: Value, expected: Value| {
+            let origin = Origin { provider: "p".to_owned(), model: "m".to_owned() };
+            let (mut stream, mut events) = (AnthropicStream::new(origin), Vec::new());
+            let delta = json!({"type": "input_json_delta", "partial_json": "{\"a\":1}"});
+            for event in [
+                json!({"type": "content_block_start", "index": 0, "content_block": block}),
+                json!({"type": "content_block_delta", "index": 0, "delta": delta}),
+                json!({"type": "content_block_stop", "index": 0}),
+            ] {
+                stream.event(&event, &mut events).unwrap();
+            }
+            let [ReplyEvent::Opaque { verbatim, .. }] = events.as_slice() else { panic!("{events:?}") };
+            assert_eq!(serde_json::from_str::<Value>(&verbatim.data).unwrap(), expected);
+        };
+        check(json!({"type": "new"}), json!({"type": "new", "input": {"a": 1}}));
+        check(json!("x"), json!("x"));
+        check(json!([1]), json!([1]));
+        check(json!(7), json!(7));
+        check(Value::Null, Value::Null);
+    }
 }
