@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 const MINUTE: f64 = 60.0;
+/// The longest wait that is told.
+const WAIT_MOST: Duration = Duration::from_secs(3600);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -68,6 +70,10 @@ impl Bucket {
     /// How long until there is enough.
     fn wait(&mut self, most: Option<f64>, amount: f64, now: Instant) -> Option<Duration> {
         let most = most?;
+        // None at all: there is nothing to wait for.
+        if most <= 0.0 {
+            return Some(WAIT_MOST);
+        }
         let level = match self.level {
             Some((level, since)) => {
                 (level + now.saturating_duration_since(since).as_secs_f64() * most / MINUTE).min(most)
@@ -77,8 +83,7 @@ impl Bucket {
         self.level = Some((level, now));
         let needed = amount.min(most);
         // A rounding error must not make anybody wait.
-        (level + 1e-6 < needed)
-            .then(|| Duration::from_secs_f64(((needed - level) * MINUTE / most.max(1e-9)).min(3600.0)))
+        (level + 1e-6 < needed).then(|| Duration::from_secs_f64((needed - level) * MINUTE / most).min(WAIT_MOST))
     }
 
     fn take(&mut self, most: Option<f64>, amount: f64) {
@@ -100,6 +105,22 @@ mod tests {
         let refused = rates.take(&limits, 0, start).unwrap_err();
         assert_eq!((refused.what, refused.wait), ("requests per minute", Duration::from_secs(30)));
         assert!(rates.take(&limits, 0, start + refused.wait).is_ok());
+    }
+
+    #[test]
+    fn a_limit_of_none_lets_nothing_through() {
+        let (start, default) = (Instant::now(), RateLimits::default());
+        for (limits, what) in [
+            (RateLimits { requests_per_minute: Some(0), ..default }, "requests per minute"),
+            (RateLimits { tokens_per_minute: Some(0), ..default }, "tokens per minute"),
+            (RateLimits { concurrent: Some(0), ..default }, "calls at once"),
+        ] {
+            let mut rates = Rates::default();
+            for later in [0, 60, 86_400] {
+                let refused = rates.take(&limits, 1, start + Duration::from_secs(later)).unwrap_err();
+                assert!(refused.what == what && !refused.wait.is_zero(), "{refused:?}");
+            }
+        }
     }
 
     #[test]
