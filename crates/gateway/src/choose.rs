@@ -52,13 +52,39 @@ struct State {
     turn: usize,
 }
 
+/// A target that may be asked. Dropped without an outcome, because the client left or another target was faster, it says nothing about
+/// the target. Otherwise the one trial that an open breaker lets through would never end.
+#[must_use]
+pub(crate) struct Admitted<'a> {
+    health: &'a Health,
+    pub target: &'a Arc<Target>,
+    is_told: bool,
+}
+
+impl Admitted<'_> {
+    pub(crate) fn tell(mut self, key: Option<&SecretName>, outcome: Result<(), &Failure>, now: Instant) {
+        self.is_told = true;
+        self.health.tell(self.target, key, outcome, now);
+    }
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if !self.is_told {
+            let left = Failure::new(FailureKind::Cancelled, "nobody waits for it any more");
+            self.health.tell(self.target, None, Err(&left), Instant::now());
+        }
+    }
+}
+
 impl Health {
-    /// Whether a target may be asked now. If it may, the outcome must be told.
-    pub(crate) fn admit(&self, target: &Target, now: Instant) -> bool {
-        self.lock().breakers.entry(target.label()).or_default().admit(now)
+    /// Whether a target may be asked now.
+    pub(crate) fn admit<'a>(&'a self, target: &'a Arc<Target>, now: Instant) -> Option<Admitted<'a>> {
+        let is_admitted = self.lock().breakers.entry(target.label()).or_default().admit(now);
+        is_admitted.then_some(Admitted { health: self, target, is_told: false })
     }
 
-    pub(crate) fn tell(&self, target: &Target, key: Option<&SecretName>, outcome: Result<(), &Failure>, now: Instant) {
+    fn tell(&self, target: &Target, key: Option<&SecretName>, outcome: Result<(), &Failure>, now: Instant) {
         let mut state = self.lock();
         let breaker = state.breakers.entry(target.label()).or_default();
         match outcome {
@@ -153,5 +179,23 @@ mod tests {
             health.tell(target, Some(&SecretName::parse(name).unwrap()), Err(&long), now);
         }
         assert_eq!(used(now), ["two".to_owned()].into(), "the one that is ready first");
+    }
+
+    #[test]
+    fn a_trial_that_nobody_waits_for_gives_way_to_another() {
+        let (catalogue, health, now) = (catalogue(), Health::default(), Instant::now());
+        let target = &catalogue.route("m").unwrap().targets[0];
+        for _ in 0..5 {
+            let failed = Failure::new(FailureKind::Upstream, "x");
+            health.admit(target, now).unwrap().tell(None, Err(&failed), now);
+        }
+        assert!(health.admit(target, now).is_none());
+        let later = now + Duration::from_secs(5);
+        let trial = health.admit(target, later).unwrap();
+        assert!(health.admit(target, later).is_none(), "one trial at a time");
+        drop(trial);
+        health.admit(target, later).unwrap().tell(None, Ok(()), later);
+        let both = (health.admit(target, later), health.admit(target, later));
+        assert!(both.0.is_some() && both.1.is_some());
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::attempt::{self, Means, Purpose, Started};
 use crate::cache::Cache;
 use crate::catalogue::{Catalogue, Endpoint, Route, Target};
-use crate::choose::{Health, order};
+use crate::choose::{Admitted, Health, order};
 use crate::failure::{Failure, FailureKind};
 use crate::local::{Replay, Script};
 use crate::pool::Pool;
@@ -186,28 +186,24 @@ fn output_of(asked: &Asked, target: &Target) -> u64 {
 impl Call {
     /// Tries targets until one has begun to answer. Nothing has been sent to the client yet.
     pub(crate) async fn begin(&mut self) -> Result<Begun, Failure> {
-        let route = Arc::clone(&self.route);
+        let (gateway, route) = (self.gateway.clone(), Arc::clone(&self.route));
         let targets = order(&route, u64::from_ne_bytes(random()));
         let (mut left, mut round, mut last) = (route.retries, 0_u32, None::<Failure>);
         loop {
             let mut tried = false;
             let mut soonest = None::<Duration>;
             for (index, target) in targets.iter().enumerate() {
-                let now = Instant::now();
-                if !self.gateway.0.health.admit(target, now) {
-                    continue;
-                }
+                let Some(admitted) = gateway.0.health.admit(target, Instant::now()) else { continue };
                 if tried || round > 0 {
                     if left == 0 {
-                        self.gateway.0.health.tell(target, None, Err(&Failure::new(FailureKind::Cancelled, "")), now);
                         return Err(self.worst(last));
                     }
                     left -= 1;
                 }
                 tried = true;
                 let outcome = match (route.hedge_after, targets.get(index + 1)) {
-                    (Some(after), other) => Box::pin(self.hedged(target, other.unwrap_or(target), after)).await,
-                    (None, _) => Box::pin(self.one(target)).await,
+                    (Some(after), other) => Box::pin(self.hedged(admitted, other.unwrap_or(target), after)).await,
+                    (None, _) => Box::pin(self.one(admitted)).await,
                 };
                 match outcome {
                     Ok(begun) => return Ok(begun),
@@ -246,18 +242,18 @@ impl Call {
     }
 
     /// Asks a second target if the first takes long; whoever begins first answers.
-    async fn hedged(&mut self, first: &Arc<Target>, second: &Arc<Target>, after: Duration) -> Result<Begun, Failure> {
+    async fn hedged(&mut self, first: Admitted<'_>, second: &Arc<Target>, after: Duration) -> Result<Begun, Failure> {
         let gateway = self.gateway.clone();
         let (asked, is_limited, project) = (self.asked.clone(), self.is_limited, self.keys_project());
-        let mut one = Box::pin(attempt_of(&gateway, &asked, first, is_limited, &project));
+        let mut one = Box::pin(attempt_of(&gateway, &asked, first.target, is_limited, &project));
         if let Ok(outcome) = timeout(after, &mut one).await {
             return self.told(first, outcome);
         }
-        if !gateway.0.health.admit(second, Instant::now()) {
+        let Some(second) = gateway.0.health.admit(second, Instant::now()) else {
             let outcome = one.await;
             return self.told(first, outcome);
-        }
-        let mut other = Box::pin(attempt_of(&gateway, &asked, second, is_limited, &project));
+        };
+        let mut other = Box::pin(attempt_of(&gateway, &asked, second.target, is_limited, &project));
         // The one that is dropped has read the prompt, and is billed for it.
         let (target, outcome, loser) = tokio::select! {
             outcome = &mut one => match outcome {
@@ -276,28 +272,28 @@ impl Call {
             },
         };
         if let Some(loser) = loser {
-            self.lose(loser);
-            self.gateway.0.health.tell(loser, None, Err(&Failure::new(FailureKind::Cancelled, "")), Instant::now());
+            self.lose(loser.target);
         }
         self.told(target, outcome)
     }
 
-    async fn one(&mut self, target: &Arc<Target>) -> Result<Begun, Failure> {
+    async fn one(&mut self, admitted: Admitted<'_>) -> Result<Begun, Failure> {
         let gateway = self.gateway.clone();
         let project = self.keys_project();
-        self.last = Some(target.origin());
-        let outcome = Box::pin(attempt_of(&gateway, &self.asked, target, self.is_limited, &project)).await;
-        self.told(target, outcome)
+        self.last = Some(admitted.target.origin());
+        let outcome = Box::pin(attempt_of(&gateway, &self.asked, admitted.target, self.is_limited, &project)).await;
+        self.told(admitted, outcome)
     }
 
     /// Notes the outcome of an attempt.
-    fn told(&mut self, target: &Arc<Target>, outcome: Tried) -> Result<Begun, Failure> {
+    fn told(&mut self, admitted: Admitted<'_>, outcome: Tried) -> Result<Begun, Failure> {
+        let target = admitted.target;
         self.last = Some(target.origin());
         let (key, outcome) = match outcome {
             Ok((key, started)) => (key, Ok(started)),
             Err(failed) => (failed.0, Err(failed.1)),
         };
-        self.gateway.0.health.tell(target, key.as_ref(), outcome.as_ref().map(|_| ()), Instant::now());
+        admitted.tell(key.as_ref(), outcome.as_ref().map(|_| ()), Instant::now());
         match outcome {
             Ok(started) => Ok(Begun { target: Arc::clone(target), started }),
             Err(failure) => {
