@@ -158,6 +158,8 @@ impl Gateway {
         let estimate = prompt_tokens(&body);
         let asked = Asked::Client { wire, body, is_stream: false, headers: passed(&headers) };
         let Some(target) = route.all().find(|target| asked.passes(target)) else { return Ok(estimate) };
+        // The provider is asked with the operator's key, as it is for an answer. Nothing is written, so no tokens are set aside.
+        let _under_way = self.count(&caller.project, 0)?;
         let keys_project = self.catalogue().keys_project.clone().unwrap_or(caller.project);
         let prepared = prepare(&asked, target, false, Purpose::CountTokens)?;
         let means = Means { world: &*self.0.world, pool: &self.0.pool, keys_project: &keys_project };

@@ -18,6 +18,7 @@ use crate::local::{Replay, Script};
 use crate::pool::Pool;
 use crate::prepare::{Asked, prepare};
 use crate::rate::Rates;
+use crate::under_way::UnderWay;
 use crate::world::{Bill, Caller, Reservation, ReserveError, World};
 
 /// The longest wait before another attempt. A provider that asks for more is given up.
@@ -33,7 +34,7 @@ pub(crate) struct Inner {
     catalogue: RwLock<Arc<Catalogue>>,
     pub(crate) pool: Arc<Pool>,
     health: Health,
-    rates: Mutex<HashMap<ProjectId, Rates>>,
+    pub(crate) rates: Mutex<HashMap<ProjectId, Rates>>,
     pub(crate) cache: Mutex<Cache>,
 }
 
@@ -58,7 +59,8 @@ pub(crate) struct Call {
     is_limited: bool,
     is_reserved: bool,
     is_settled: bool,
-    counts_rate: bool,
+    /// Ends with the call.
+    _under_way: UnderWay,
 }
 
 /// An answer that has begun, and whose it is.
@@ -114,15 +116,7 @@ impl Gateway {
         let catalogue = self.catalogue();
         let output = |target: &Target| target.output_tokens(asked.output_tokens()).saturating_mul(asked.replies());
         let tokens = input.saturating_add(route.all().map(|target| output(target)).max().unwrap_or(0));
-        let limits = catalogue.limits(&caller.project);
-        {
-            let mut rates = self.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
-            let rates = rates.entry(caller.project.clone()).or_default();
-            rates.take(&limits, tokens, Instant::now()).map_err(|refused| {
-                let message = format!("the project has reached its limit of {}", refused.what);
-                Failure::new(FailureKind::RateLimited, message).after(Some(refused.wait))
-            })?;
-        }
+        let under_way = self.count(&caller.project, tokens)?;
         let mut call = Call {
             gateway: self.clone(),
             id: new_id(),
@@ -135,7 +129,7 @@ impl Gateway {
             is_limited: false,
             is_reserved: false,
             is_settled: false,
-            counts_rate: true,
+            _under_way: under_way,
         };
         if let Some(budget) = catalogue.budget(&call.caller.project) {
             call.is_limited = true;
@@ -357,12 +351,6 @@ impl Call {
 /// A call that is dropped in the middle, because the client left before the answer began: its prompt may be billed.
 impl Drop for Call {
     fn drop(&mut self) {
-        if self.counts_rate {
-            let mut rates = self.gateway.0.rates.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(rates) = rates.get_mut(&self.caller.project) {
-                rates.ended();
-            }
-        }
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }

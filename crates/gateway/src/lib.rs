@@ -34,6 +34,7 @@ mod reply;
 mod run_call;
 mod sse;
 mod stream;
+mod under_way;
 mod wire;
 mod world;
 

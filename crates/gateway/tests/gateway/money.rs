@@ -1,10 +1,10 @@
 //! Budgets and limits: nothing is overshot, however many ask at once.
 
 use saggar_domain::model::Micros;
-use saggar_gateway::{ClientWire, FailureKind};
+use saggar_gateway::{ClientWire, FailureKind, Gateway};
 use serde_json::json;
 
-use crate::provider::{Provider, sse};
+use crate::provider::{Act, Provider, json as whole, sse};
 use crate::world::{PROJECT, TestWorld, ask, caller, gateway, text};
 use crate::{CHAT, bound, catalogue};
 
@@ -71,4 +71,35 @@ async fn a_limit_of_requests_is_told_with_the_time_to_wait() {
     let failure = gateway.answer(caller(), ask(ClientWire::Chat, &body)).await.unwrap_err();
     assert_eq!(failure.kind, FailureKind::RateLimited);
     assert!(failure.retry_after.is_some_and(|wait| wait.as_secs() > 50), "{failure:?}");
+}
+
+#[tokio::test]
+async fn counting_tokens_at_a_provider_counts_as_a_request() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let limits = |limits: &str| format!("{}\n[limits.default]\n{limits}\n", catalogue("anthropic", provider.port, ""));
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+    let count = |gateway: Gateway| {
+        let body = body.clone();
+        async move { gateway.count_tokens(caller(), ask(ClientWire::Anthropic, &body)).await }
+    };
+    provider.always(vec![whole(r#"{"input_tokens":77}"#)]);
+    let twice = gateway(&world, &limits("requests_per_minute = 2\nconcurrent = 1"));
+    assert_eq!(count(twice.clone()).await.unwrap(), 77);
+    assert_eq!(count(twice.clone()).await.unwrap(), 77, "the place of the first is free again");
+    let failure = count(twice).await.unwrap_err();
+    assert_eq!((failure.kind, provider.requests().len()), (FailureKind::RateLimited, 2), "{failure}");
+    // One that is under way has a place, and gives it back when its client leaves.
+    let one = gateway(&world, &limits("concurrent = 1"));
+    provider.always(vec![Act::WaitForClose]);
+    let waiting = tokio::spawn(count(one.clone()));
+    while provider.requests().len() < 3 {
+        tokio::task::yield_now().await;
+    }
+    let failure = count(one.clone()).await.unwrap_err();
+    assert!(failure.kind == FailureKind::RateLimited && failure.message.contains("calls at once"), "{failure}");
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    provider.always(vec![whole(r#"{"input_tokens":77}"#)]);
+    assert_eq!(count(one).await.unwrap(), 77);
 }
