@@ -22,7 +22,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One rule of each kind, for every `make test`.
 FEW_RULES := namespace/network,egress/rules,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-services test-harbor test-inspect test-e2b test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-services test-harbor test-inspect test-e2b test-frameworks test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +65,7 @@ test: lint ## everything a change must pass
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)"
 	@$(MAKE) --no-print-directory test-e2b
 	@$(MAKE) --no-print-directory test-models CLIENT_FLAGS=--smoke
+	@$(MAKE) --no-print-directory test-frameworks FRAMEWORKS=openai
 	@$(MAKE) --no-print-directory test-clients CLIENT_FLAGS=--smoke
 	@echo "==> mutation check, in short"
 	@SAGGAR_MUTATION_RULES="$(FEW_RULES)" $(MUTATION_CHECK)
@@ -79,6 +80,11 @@ test-models: setup-test ## run OpenAI's and Anthropic's unmodified clients again
 	@cargo build --locked --package saggar
 	@tests/models/run.sh "$(SAGGAR_DEBUG)" $(CLIENT_FLAGS) $(CLIENTS)
 
+# FRAMEWORKS=openai runs only the OpenAI Agents SDK; smolagents and langchain are the others.
+test-frameworks: setup-test ## run one task of each agent framework, unmodified, against a real server
+	@cargo build --locked --package saggar
+	@tests/frameworks/run.sh "$(SAGGAR_DEBUG)" $(FRAMEWORKS)
+
 # NETWORK_CLIENTS=curl,git runs only these. As an ordinary user there is no world to run them in.
 test-clients: setup-test ## run the usual network clients in a sandbox with a managed network
 	@cargo build --locked --package saggar
@@ -86,7 +92,8 @@ test-clients: setup-test ## run the usual network clients in a sandbox with a ma
 	@if [[ $$EUID -eq 0 ]]; then tests/network/clients.py $(CLIENT_FLAGS) "$(SAGGAR_DEBUG)" "$(MUTATED)/../clients" $(subst $(comma), ,$(NETWORK_CLIENTS)); \
 		else echo "not run here: only root can make the small internet that they need"; fi
 
-test-all: test test-clients test-models test-services test-harbor test-inspect test-mutation test-vm ## test, the network clients, models' clients, services from an image, harnesses for agents, and the full mutation check here and in an emulated machine
+test-all: export WHOLE_SUITE = 1
+test-all: test test-clients test-models test-frameworks test-services test-harbor test-inspect test-mutation test-vm ## test, the network clients, models' clients, services from an image, agent frameworks and harnesses, and the full mutation check here and in an emulated machine
 
 # SEED=random sends other requests than the last time; SEED=1 repeats those of a report.
 # Needs a Debian mirror the first time; the image is kept.

@@ -94,6 +94,10 @@ class Server:
             shutil.rmtree(self.place)
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "whole: only for `make test-all`")
+
+
 @pytest.fixture(scope="session")
 def server():
     server = Server(*VOLUMES)

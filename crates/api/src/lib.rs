@@ -17,6 +17,7 @@ mod event;
 mod exec;
 mod file;
 mod host;
+mod interpreter;
 mod key;
 mod model;
 mod name;
@@ -55,6 +56,10 @@ pub use file::{
     RemoveQuery, SignFile, SignedMethod, SignedUrl, StatQuery, TreeReport, WatchQuery, WriteQuery, WriteReport,
 };
 pub use host::{Health, HealthStatus, Metrics, Sample};
+pub use interpreter::{
+    CodeContext, CodeContextList, CodeEvent, CodeExecution, CodeFormats, CreateCodeContext, RaisedError, RunCode,
+    ShownResult,
+};
 pub use key::{CreateKey, CreatedKey, Key, KeyList};
 pub use model::{Model, ModelDetails, ModelList, ModelSpending, ModelTarget, ModelTrial, RouteSpending, TrialUsage};
 pub use name::{KeyName, Label, Labels};
@@ -70,8 +75,8 @@ pub use run::{
 };
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{
-    Beginning, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets, OutputStream, SandboxState,
-    Signal, SignalScope, TemplateName, TerminalSize,
+    Beginning, CodeLanguage, CodeStatus, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets,
+    OutputStream, SandboxState, Signal, SignalScope, TemplateName, TerminalSize,
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveEgressLimits, EffectiveLimits, EffectivePorts, Ended,

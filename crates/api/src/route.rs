@@ -1,6 +1,6 @@
 //! The templates of the server's routes, and the names of its headers.
 //!
-//! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{key}` a
+//! Server and client both use these, so that a path is written once. `{id}` is a sandbox, `{exec}` an exec, `{context}` a code context, `{key}` a
 //! key, `{secret}` a secret's name, `{volume}` a volume's, `{snapshot}` a snapshot, `{template}` a template's, `{job}` a template job.
 
 /// The models that a project may call, and its spending. Outside of `/api/v1`: OpenAI's and Anthropic's clients have their own paths.
@@ -49,6 +49,14 @@ pub const EXEC_SIGNAL: &str = "/api/v1/sandboxes/{id}/execs/{exec}/signal";
 pub const EXEC_RESIZE: &str = "/api/v1/sandboxes/{id}/execs/{exec}/resize";
 /// A WebSocket to an exec.
 pub const EXEC_ATTACH: &str = "/api/v1/sandboxes/{id}/execs/{exec}/attach";
+/// Create and list code contexts.
+pub const CODE_CONTEXTS: &str = "/api/v1/sandboxes/{id}/code/contexts";
+/// Read, remove a code context.
+pub const CODE_CONTEXT: &str = "/api/v1/sandboxes/{id}/code/contexts/{context}";
+/// Start a code context anew.
+pub const CODE_RESTART: &str = "/api/v1/sandboxes/{id}/code/contexts/{context}/restart";
+/// Run code.
+pub const CODE_RUN: &str = "/api/v1/sandboxes/{id}/code/run";
 /// Read, write, remove a file.
 pub const FILES: &str = "/api/v1/sandboxes/{id}/files";
 /// Information about an entry.

@@ -30,6 +30,12 @@ macro_rules! stand_ins {
 }
 
 stand_ins! {
+    /// A code context's id.
+    ContextId => text("The id of a code context", r"^ctx_[a-z2-7]{26}$", "ctx_b5xp67dqheak6zygmmwjfuhq5f");
+    /// The language of a code context.
+    CodeLanguage => choice("The language of a code context", saggar_domain::CodeLanguage::ALL.iter().map(|one| one.as_str()));
+    /// How an execution of code ended.
+    CodeStatus => choice("How an execution of code ended", saggar_domain::CodeStatus::ALL.iter().map(|one| one.as_str()));
     /// A sandbox's id.
     SandboxId => text("The id of a sandbox", r"^sbx_[a-z2-7]{26}$", "sbx_nydx5hut4qxdoavpl3z5prlo4c");
     /// An exec's id.

@@ -8,8 +8,8 @@ use std::fmt::Write;
 
 /// The media type of a stream.
 pub const SSE_MEDIA_TYPE: &str = "text/event-stream";
-/// Maximum size of an event. Servers send far smaller ones.
-const EVENT_BYTES_MAX: usize = 8 << 20;
+/// Maximum size of an event. The largest are results of code, of up to 16 MiB.
+const EVENT_BYTES_MAX: usize = 24 << 20;
 
 /// One event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use crate::manual::{CompletionArguments, ManArguments};
 use crate::net::NetArguments;
 use crate::outcome::OUR_FAILURE;
 use crate::remote::{
-    AgentArguments, KeyArguments, ModelArguments, RunsArguments, SandboxArguments, SecretArguments, ServerArguments,
-    SnapshotArguments,
+    AgentArguments, CodeArguments, KeyArguments, ModelArguments, RunsArguments, SandboxArguments, SecretArguments,
+    ServerArguments, SnapshotArguments,
 };
 use crate::serve::{CopyArguments, ServeArguments};
 use crate::settings::ConfigArguments;
@@ -64,6 +64,8 @@ pub(crate) enum Command {
     Agent(Later<AgentArguments>),
     /// Keep the files of sandboxes as snapshots, and start and fork others from them
     Snapshot(Later<SnapshotArguments>),
+    /// Run code in a server's sandboxes, in contexts that keep what it defines
+    Code(Later<CodeArguments>),
     /// Start, follow, steer and fork agent runs on a server
     Runs(Later<RunsArguments>),
     /// Replay run fixtures and report which have changed

@@ -61,6 +61,7 @@ fn main() -> ExitCode {
         Ok(args::Command::Sandbox(arguments)) => remote::sandbox(*arguments.0),
         Ok(args::Command::Agent(arguments)) => remote::agent(*arguments.0),
         Ok(args::Command::Snapshot(arguments)) => remote::snapshot(*arguments.0),
+        Ok(args::Command::Code(arguments)) => remote::code(*arguments.0),
         Ok(args::Command::Runs(arguments)) => remote::runs(*arguments.0),
         Ok(args::Command::Test(arguments)) => fixture::main(&arguments.0),
         Ok(args::Command::Worker(arguments)) => serve::worker(&arguments.0),

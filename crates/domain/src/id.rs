@@ -85,6 +85,11 @@ id!(
     SnapshotId, "snap"
 );
 
+id!(
+    /// One code context, which keeps its id when its process is started anew.
+    ContextId, "ctx"
+);
+
 impl SandboxId {
     /// A name for places that every local user can read, such as cgroups and the kernel's list of sockets. It is always
     /// the same for one sandbox and doesn't reveal the id, which would give access to the sandbox's public ports.

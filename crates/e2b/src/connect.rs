@@ -61,12 +61,12 @@ pub(super) async fn asked<T: DeserializeOwned>(parts: &Parts, body: Body) -> Res
 }
 
 /// Applies the time limit: otherwise a message could arrive in small pieces for days.
-async fn in_time<T>(message: impl Future<Output = Result<T, CallFailure>>) -> Result<T, CallFailure> {
+pub(super) async fn in_time<T>(message: impl Future<Output = Result<T, CallFailure>>) -> Result<T, CallFailure> {
     let late = |_| CallFailure::new(Code::DeadlineExceeded, "the message did not arrive in time");
     tokio::time::timeout(MESSAGE_PATIENCE, message).await.map_err(late)?
 }
 
-fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, CallFailure> {
+pub(super) fn read<T: DeserializeOwned>(message: &[u8]) -> Result<T, CallFailure> {
     saggar_api::read::object(message).map_err(|why| CallFailure::invalid(format!("the message is malformed: {why}")))
 }
 

@@ -15,6 +15,7 @@ mod failure;
 mod filesystem;
 mod form;
 mod id;
+mod interpreter;
 mod metrics;
 mod object;
 mod process;

@@ -26,6 +26,7 @@ use super::failure::{CallFailure, Code};
 use crate::state::Shared;
 
 pub(crate) use input::Inputs;
+pub(crate) use start::environment;
 
 /// How long the processes of a killed program may take to end.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);

@@ -12,10 +12,13 @@ use saggar_http::ports::{self, Destination, NamedBy};
 use super::envd;
 use super::failure::{CallFailure, Code};
 use super::id;
+use super::interpreter;
 use crate::state::Shared;
 
 /// The port that stands for the agent inside. No program of a sandbox gets requests for it.
 const ENVD_PORT: u16 = 49983;
+/// The port that stands for the code interpreter. The same goes for it.
+pub(crate) const INTERPRETER_PORT: u16 = 49999;
 const SANDBOX: &str = "e2b-sandbox-id";
 const PORT: &str = "e2b-sandbox-port";
 const TOKEN: &str = "x-access-token";
@@ -25,6 +28,8 @@ const TOKEN: &str = "x-access-token";
 pub enum Aim {
     /// The agent inside.
     Agent(SandboxId),
+    /// The code interpreter.
+    Interpreter(SandboxId),
     /// A port of the sandbox.
     Port(Destination),
     /// An invalid target.
@@ -42,6 +47,7 @@ pub fn aim(server: &Shared, request: &Request) -> Option<Aim> {
     let port = port.parse::<u16>().ok().filter(|port| *port > 0);
     Some(match (id::long(&id), port) {
         (Some(id), Some(ENVD_PORT)) => Aim::Agent(id),
+        (Some(id), Some(INTERPRETER_PORT)) => Aim::Interpreter(id),
         (Some(id), Some(port)) => {
             let path = request.uri().path_and_query().cloned();
             let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
@@ -62,6 +68,7 @@ fn in_host(host: &str, domain: &str) -> Option<(String, String)> {
 pub async fn serve(server: Shared, request: Request, aim: Aim) -> Response {
     match aim {
         Aim::Agent(id) => envd::serve(server, request, id).await,
+        Aim::Interpreter(id) => interpreter::serve(server, request, id).await,
         Aim::Port(destination) => port(server, request, destination).await,
         Aim::Nothing(id) => CallFailure::gone(&id).plain(),
     }

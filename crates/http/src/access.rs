@@ -222,6 +222,14 @@ impl Inside {
         server.sandboxes.is_inside_token(&self.id, token).then_some(Insider { id: self.id, project: self.project })
     }
 
+    /// Authenticates as one who may use this port of it: by the token of its ports, or without any if the port is public.
+    /// For requests that do no more than a program behind that port would.
+    pub async fn by_port(self, server: &Gate, headers: &HeaderMap, port: u16) -> Result<Insider, Refusal> {
+        let token = crate::ports::shown_token(headers);
+        self::port(server, headers, token, &self.id, port).await?;
+        Ok(Insider { id: self.id, project: self.project })
+    }
+
     /// Authenticates by a value that only the token's holder can have made: `fits` checks a token.
     pub fn by_fit(self, server: &Gate, fits: impl FnOnce(&str) -> bool) -> Option<Insider> {
         fits(&server.sandboxes.inside_token(&self.id)).then_some(Insider { id: self.id, project: self.project })

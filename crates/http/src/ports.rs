@@ -21,6 +21,7 @@ use crate::request::extract::{path_sandbox, path_text};
 use crate::request::host;
 
 pub use forward::forward;
+pub(crate) use token::shown_token;
 
 /// The target of a request.
 #[derive(Debug)]

@@ -98,6 +98,11 @@ impl Followed {
         Following { _feeding: Some(feeding), ..following }
     }
 
+    /// Both halves, for one who feeds while it follows. The following ends with the feeding.
+    pub(crate) fn split(self) -> (Following, Feeding) {
+        (self.following, self.feeding)
+    }
+
     /// Follows to the end and keeps at most the last `most` bytes of each stream; the rest is counted as dropped. The
     /// program keeps running if this is cancelled.
     pub async fn finish(self, most: usize) -> Result<Finished, Fault> {

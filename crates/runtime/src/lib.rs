@@ -5,6 +5,7 @@
 //! acts takes a [`Permit`].
 #![forbid(unsafe_code)]
 
+mod code;
 pub mod egress;
 mod execs;
 mod fault;
@@ -32,6 +33,9 @@ pub use saggar_build::{
 };
 mod volumes;
 
+pub use code::{
+    CODE_BYTES_MAX, CodeError, CodeEvent, CodeResult, Context, ModuleName, NewContext, Place, RunCode, Running,
+};
 pub use fault::{Fault, FileFault, FileFaultKind};
 pub use files::{
     DEPTH_MAX, FileEntry, FileEvent, FileEventKind, FileKind, FilePath, Files, Heard, LIST_MAX, MetadataEntry, Reading,

@@ -50,6 +50,7 @@ pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 pub use workspace::{AppliedChange, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};
 
+use crate::code::Contexts;
 use crate::egress;
 use crate::fault::Fault;
 use crate::secrets::{KeyFile, Vault};
@@ -91,6 +92,7 @@ struct Inner {
     register: Register,
     pools: Pools,
     jobs: Jobs,
+    contexts: Contexts,
     services: Services,
     /// Snapshots that forks are being made from.
     forking: Mutex<BTreeSet<SnapshotId>>,
@@ -129,6 +131,7 @@ impl Sandboxes {
             register: Register::default(),
             pools: Pools::new(settings.pool),
             jobs: Jobs::default(),
+            contexts: Contexts::default(),
             services: Services::default(),
             forking: Mutex::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
@@ -191,6 +194,11 @@ impl Sandboxes {
 
     pub(crate) fn forking(&self) -> &Mutex<BTreeSet<SnapshotId>> {
         &self.inner.forking
+    }
+
+    /// Code contexts, as far as this process knows more of them than their supervisors.
+    pub(crate) fn code_contexts(&self) -> &Contexts {
+        &self.inner.contexts
     }
 
     /// The egress process of proxied sandboxes.

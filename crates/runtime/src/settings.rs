@@ -6,6 +6,7 @@ use std::time::Duration;
 use saggar_domain::net::{EgressMaxima, Rule};
 use saggar_domain::{ByteSize, Cpus, TemplateName};
 
+use crate::code::ModuleName;
 use crate::sandboxes::{PoolSize, Workspaces};
 use crate::snapshots::SnapshotLimits;
 use crate::templates::RegistryRule;
@@ -43,6 +44,8 @@ pub struct Settings {
     pub build_disk: ByteSize,
     /// How long a build may take.
     pub build_timeout: Duration,
+    /// What the Python of the built-in template has imported when a code context is started.
+    pub warm_imports: Vec<ModuleName>,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
     /// Directories of the host that sandboxes may use.

@@ -4,6 +4,7 @@
 mod archive;
 mod attach;
 mod changes;
+mod code;
 mod content;
 mod events;
 mod exec_stream;
@@ -48,6 +49,7 @@ fn resources() -> impl Iterator<Item = Resource> {
         execs::resource,
         exec_stream::resource,
         attach::resource,
+        code::resource,
         files::resource,
         content::resource,
         watch::resource,

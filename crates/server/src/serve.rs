@@ -198,6 +198,7 @@ pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {
         build_disk: config.templates.build_disk,
         build_timeout: config.templates.build_timeout,
         template_jobs_per_project: config.templates.template_jobs_per_project,
+        warm_imports: config.sandboxes.warm_imports.clone(),
         disk_storage_max: config.sandboxes.disk_storage_max,
         workspaces: config.workspaces.workspaces.iter().map(|one| (one.name.clone(), one.path.clone())).collect(),
         volumes: VolumeLimits {

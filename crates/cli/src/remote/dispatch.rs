@@ -13,6 +13,7 @@ use crate::args::ChangesCommand;
 use super::agent_arguments::{AgentArguments, AgentCommand};
 use super::agent_run::RunRequest;
 use super::arguments::{KeyArguments, KeyCommand, SandboxArguments, SandboxCommand, ServerArguments};
+use super::code_arguments::CodeArguments;
 use super::failure::CommandFailure;
 use super::models::ModelArguments;
 use super::net::NetTask;
@@ -51,6 +52,11 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
 pub(crate) fn snapshot(arguments: SnapshotArguments) -> ExitCode {
     let is_json = arguments.server.json;
     start(&arguments.server, async |client| snapshots::main(&client, arguments.command, is_json).await)
+}
+
+pub(crate) fn code(arguments: CodeArguments) -> ExitCode {
+    let is_json = arguments.server.json;
+    start(&arguments.server, async |client| super::code::main(&client, arguments.command, is_json).await)
 }
 
 pub(crate) fn runs(arguments: RunsArguments) -> ExitCode {

@@ -158,17 +158,17 @@ async fn pass_output(
     Err(CommandFailure::ours("connection_lost", "the stream ended before the program did", "see `saggar sandbox logs`"))
 }
 
-struct Sink<W> {
+pub(super) struct Sink<W> {
     to: W,
     filter: Option<EscapeFilter>,
 }
 
 impl<W: AsyncWrite + Unpin> Sink<W> {
-    fn new(to: W, is_terminal: bool) -> Self {
+    pub(super) fn new(to: W, is_terminal: bool) -> Self {
         Self { to, filter: is_terminal.then(EscapeFilter::default) }
     }
 
-    async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match &mut self.filter {
             None => self.to.write_all(bytes).await?,
             Some(filter) => {

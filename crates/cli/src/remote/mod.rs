@@ -1,4 +1,4 @@
-//! Commands that talk to a server: `saggar sandbox …`, `saggar agent …`, `saggar runs …`, `saggar key …`, `saggar secret …`, `saggar template --server …` and `saggar changes --server …`.
+//! Commands that talk to a server: `saggar sandbox …`, `saggar code …`, `saggar agent …`, `saggar runs …`, `saggar key …`, `saggar secret …`, `saggar template --server …` and `saggar changes --server …`.
 //!
 //! They use only the API's client, like any external program, and nothing of the host. The async runtime starts here
 //! and nowhere earlier, so that `run` and `doctor` don't pay for it.
@@ -9,6 +9,8 @@ mod agent_file;
 mod agent_run;
 mod arguments;
 mod changes;
+mod code;
+mod code_arguments;
 mod copy;
 mod dispatch;
 mod exec;
@@ -41,7 +43,8 @@ mod unpack;
 
 pub(crate) use agent_arguments::AgentArguments;
 pub(crate) use arguments::{KeyArguments, SandboxArguments, ServerArguments, sandbox_id};
-pub(crate) use dispatch::{agent, changes, key, models, net, runs, sandbox, secret, snapshot, template};
+pub(crate) use code_arguments::CodeArguments;
+pub(crate) use dispatch::{agent, changes, code, key, models, net, runs, sandbox, secret, snapshot, template};
 pub(crate) use models::ModelArguments;
 pub(crate) use net::NetTask;
 pub(crate) use run_arguments::RunsArguments;

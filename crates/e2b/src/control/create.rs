@@ -32,6 +32,14 @@ pub(super) fn is_built_in(name: &str) -> bool {
     matches!(name, TEMPLATE | "base:latest" | "base:default")
 }
 
+/// What clients of the code interpreter ask for. A project may have its own; otherwise the built-in one has what it takes.
+const INTERPRETER: &str = "code-interpreter-v1";
+
+/// The template to use instead of one that the project doesn't have.
+pub(super) fn stands_in(name: &TemplateName) -> Option<TemplateName> {
+    (name.name() == INTERPRETER).then(TemplateName::default)
+}
+
 /// The template that a name of E2B's clients means; `None` if no template can have it.
 pub(super) fn template_named(name: &str) -> Option<TemplateName> {
     if is_built_in(name) { Some(TemplateName::default()) } else { named(name) }
@@ -82,6 +90,12 @@ pub(super) async fn create(
     let template = new.spec.template_name();
     new.spec.secrets = server.sandboxes.store_headers(&allowed.permit, &headers).await?;
     let mut created = server.sandboxes.create(&allowed.permit, new.clone(), idempotency.clone()).await;
+    if matches!(created, Err(Fault::NoSuchTemplate(_)))
+        && let Some(template) = stands_in(&template)
+    {
+        new.spec.template = Some(template);
+        created = server.sandboxes.create(&allowed.permit, new.clone(), idempotency.clone()).await;
+    }
     // Values that no sandbox uses are removed after a while, which may have been just now.
     if matches!(created, Err(Fault::NoSuchSecret(_))) {
         server.sandboxes.store_headers(&allowed.permit, &headers).await?;

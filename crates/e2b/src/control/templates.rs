@@ -197,9 +197,13 @@ pub(super) async fn alias(
     let name = named(&alias).ok_or_else(|| no_template(&alias))?;
     // Without a tag, any will do.
     let view = match alias.contains(':') {
-        true => server.sandboxes.template(&allowed.permit, &name).await.map_err(|_| no_template(&alias))?,
-        false => family(&server, &allowed, &name).await?.main().clone(),
+        true => server.sandboxes.template(&allowed.permit, &name).await.map_err(|_| no_template(&alias)),
+        false => family(&server, &allowed, &name).await.map(|family| family.main().clone()),
     };
+    if view.is_err() && super::create::stands_in(&name).is_some() {
+        return Ok(axum::Json(json!({ "templateID": TEMPLATE, "public": true })));
+    }
+    let view = view?;
     Ok(axum::Json(json!({ "templateID": view.name.name(), "public": view.is_public })))
 }
 

@@ -73,7 +73,11 @@ pub(super) async fn start(
 }
 
 /// The variables that E2B's sandboxes give to their programs; the request's own take precedence.
-fn environment(sandbox: &SandboxId, template: &str, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
+pub(crate) fn environment(
+    sandbox: &SandboxId,
+    template: &str,
+    asked: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
     let own = [("E2B_SANDBOX", "true"), ("E2B_SANDBOX_ID", id::short(sandbox)), ("E2B_TEMPLATE_ID", template)];
     let mut env: BTreeMap<String, String> = own.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     env.extend(asked);

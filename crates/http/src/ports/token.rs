@@ -32,6 +32,11 @@ impl Shown {
     }
 }
 
+/// The token in the headers of a request.
+pub(crate) fn shown_token(headers: &HeaderMap) -> Option<&str> {
+    headers.get(route::header::ACCESS_TOKEN).or_else(|| headers.get(TRAFFIC_TOKEN))?.to_str().ok()
+}
+
 /// The token in a request.
 pub(super) fn shown(headers: &HeaderMap, path: &PathAndQuery) -> Option<Shown> {
     let header = headers.get(route::header::ACCESS_TOKEN).or_else(|| headers.get(TRAFFIC_TOKEN));

@@ -10,7 +10,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http_body_util::BodyExt;
 use saggar_api::Code;
-use saggar_domain::{ExecId, HostUser, SandboxId};
+use saggar_domain::{ContextId, ExecId, HostUser, SandboxId};
 use serde::de::value::Error as ValueError;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
@@ -199,6 +199,18 @@ impl<S: Sync> FromRequestParts<S> for PathExec {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
         let text = path_text(parts, "exec").await.unwrap_or_default();
         ExecId::parse(&text).map(Self).ok_or_else(|| Refusal::not_found("exec", &text))
+    }
+}
+
+/// The code context that the path names.
+pub struct PathContext(pub ContextId);
+
+impl<S: Sync> FromRequestParts<S> for PathContext {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
+        let text = path_text(parts, "context").await.unwrap_or_default();
+        ContextId::parse(&text).map(Self).ok_or_else(|| Refusal::not_found("code context", &text))
     }
 }
 

@@ -99,6 +99,9 @@ impl Sandboxes {
                     }
                     return Err(fault);
                 }
+                if let Some(live) = this.inner.register.get(id) {
+                    this.begin_warm(id, &live.socket, &this.warm_imports_of(template.as_ref())).await;
+                }
             }
             Ok(created)
         });

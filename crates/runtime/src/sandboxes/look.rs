@@ -169,7 +169,11 @@ impl Sandboxes {
         Ok(ends.collect())
     }
 
-    async fn live_execs(&self, project: &ProjectId, id: &SandboxId) -> Result<Option<Vec<ExecDescription>>, Fault> {
+    pub(crate) async fn live_execs(
+        &self,
+        project: &ProjectId,
+        id: &SandboxId,
+    ) -> Result<Option<Vec<ExecDescription>>, Fault> {
         match self.question_asleep(project, id, Op::Describe).await {
             Ok(Reply::Described(description)) => Ok(Some(description.execs)),
             Ok(_) => Err(Fault::from_control(ControlError::Protocol("another answer than `described`".to_owned()), id)),

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::Sandboxes;
 use super::pool::StoredTemplate;
+use crate::code::{ModuleName, WARM_VARIABLE, warm_imports};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 
@@ -28,6 +29,7 @@ const TAG: &str = "saggar-start";
 pub(crate) struct Service {
     start: Option<String>,
     ready: Option<String>,
+    warm: Vec<ModuleName>,
 }
 
 /// Services by template. A template never changes, so what is remembered stays right.
@@ -57,11 +59,21 @@ impl Sandboxes {
         }
         let held = Templates::new(&self.inner.data, &template.project).find(&template.name).map_err(Fault::Refused)?;
         let defaults = held.manifest.defaults();
-        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone() });
+        let warm = defaults.env.get(WARM_VARIABLE).map(|names| warm_imports(names)).unwrap_or_default();
+        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone(), warm });
         if held.id == template.id {
             self.inner.services.put(held.id, Arc::clone(&service));
         }
         Ok(service)
+    }
+
+    /// What its Python has imported when a context is started.
+    pub(super) fn warm_imports_of(&self, template: Option<&StoredTemplate>) -> Vec<ModuleName> {
+        match template {
+            None => self.settings().warm_imports.clone(),
+            // One that can't be read is reported where it is used.
+            Some(_) => self.service(template).map(|service| service.warm.clone()).unwrap_or_default(),
+        }
     }
 
     /// Begins the start command in a new sandbox, and waits for its ready command.

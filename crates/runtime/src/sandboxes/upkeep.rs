@@ -185,13 +185,17 @@ impl Sandboxes {
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
         match self.start_supervisor(&id, kind.spec(), terms, template_project, None, Owner::Nobody).await {
-            Ok(_) => match self.inner.pools.put(Ready::new(id, kind.clone(), slot, UNOWNED_MAX)) {
-                None => true,
-                Some(ready) => {
-                    self.end_ready(ready).await;
-                    false
+            Ok(_) => {
+                let imports = self.warm_imports_of(kind.template.as_ref());
+                self.begin_warm(&id, &self.inner.places.socket(&id), &imports).await;
+                match self.inner.pools.put(Ready::new(id, kind.clone(), slot, UNOWNED_MAX)) {
+                    None => true,
+                    Some(ready) => {
+                        self.end_ready(ready).await;
+                        false
+                    }
                 }
-            },
+            }
             Err(error) => {
                 tracing::error!(error = %error, "creating a sandbox for the pool failed");
                 self.reap().await;

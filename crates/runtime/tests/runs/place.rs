@@ -170,6 +170,7 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         build_timeout: std::time::Duration::from_secs(60),
         template_jobs_per_project: 2,
         disk_storage_max: None,
+        warm_imports: Vec::new(),
         workspaces: Default::default(),
         snapshots: saggar_runtime::SnapshotLimits { count_max: 0, bytes_max: saggar_domain::ByteSize::from_bytes(0) },
         volumes: saggar_runtime::VolumeLimits {

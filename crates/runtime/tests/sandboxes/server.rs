@@ -112,6 +112,7 @@ impl Server {
             build_timeout: std::time::Duration::from_secs(60),
             template_jobs_per_project: 2,
             disk_storage_max: None,
+            warm_imports: Vec::new(),
             workspaces: Default::default(),
             snapshots: saggar_runtime::SnapshotLimits {
                 count_max: 0,

@@ -85,6 +85,7 @@ pub async fn open(data: &Path, key_path: PathBuf, store: Store) -> Project {
         build_timeout: std::time::Duration::from_secs(60),
         template_jobs_per_project: 2,
         disk_storage_max: None,
+        warm_imports: Vec::new(),
         workspaces: Default::default(),
         snapshots: saggar_runtime::SnapshotLimits { count_max: 0, bytes_max: saggar_domain::ByteSize::from_bytes(0) },
         volumes: saggar_runtime::VolumeLimits {

@@ -128,6 +128,30 @@ $ exec=$(curl -sf -H "$auth" --json '{"command": ["sh"], "tty": {"cols": 80, "ro
     ),
     run("attachExec", ""),
     run(
+        "createCodeContext",
+        r#"context=$(curl -sf -H "$auth" --json '{"language": "python", "cwd": "/tmp", "env": {"MODE": "demo"}}' $api/sandboxes/$sandbox/code/contexts | pick id)"#,
+    ),
+    run(
+        "runCode",
+        r#"$ curl -sf -H "$auth" --json "{\"context\": \"$context\", \"code\": \"x = 6 * 7\\nx\"}" $api/sandboxes/$sandbox/code/run | pick results
+[{'main': True, 'formats': {'text/plain': '42'}}]
+$ curl -sf -H "$auth" --json '{"language": "bash", "code": "echo hello", "timeout": "10s"}' $api/sandboxes/$sandbox/code/run | pick stdout
+hello
+
+$ curl -sfN -H "$auth" -H 'Accept: text/event-stream' --json '{"code": "print(1)"}' $api/sandboxes/$sandbox/code/run | grep ^event
+event: started
+event: stdout
+event: ended"#,
+    ),
+    run("listCodeContexts", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/code/contexts"#),
+    run(
+        "getCodeContext",
+        r#"$ curl -sf -H "$auth" $api/sandboxes/$sandbox/code/contexts/$context | pick cwd
+/tmp"#,
+    ),
+    run("restartCodeContext", r#"curl -sf -H "$auth" -X POST $api/sandboxes/$sandbox/code/contexts/$context/restart"#),
+    run("removeCodeContext", r#"curl -sf -H "$auth" -X DELETE $api/sandboxes/$sandbox/code/contexts/$context"#),
+    run(
         "writeFile",
         r#"printf 'hello\n' | curl -sf -H "$auth" -X PUT -H 'Content-Type: application/octet-stream' --data-binary @- "$api/sandboxes/$sandbox/files?path=project/notes.txt&parents=true""#,
     ),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use saggar_domain::{ByteSize, TemplateName};
+use saggar_runtime::ModuleName;
 
 use super::ConfigError;
 use super::section::{Origins, Setting, Table, complain, setting};
@@ -24,6 +25,8 @@ pub struct SandboxSettings {
     pub allow_host_network: bool,
     /// The operator's templates that every project may use.
     pub public_templates: Vec<TemplateName>,
+    /// What the Python of the built-in template has imported when a code context is started.
+    pub warm_imports: Vec<ModuleName>,
     /// The largest storage on disk that a sandbox may ask for. Without it, none.
     pub disk_storage_max: Option<ByteSize>,
     /// Bytes that a sandbox with a managed network may send and receive.
@@ -46,6 +49,7 @@ impl Default for SandboxSettings {
             retention: Duration::from_secs(7 * 24 * 3600),
             allow_host_network: false,
             public_templates: Vec::new(),
+            warm_imports: Vec::new(),
             disk_storage_max: None,
             egress_bytes_max: None,
             egress_connections_max: 1024,
@@ -65,6 +69,11 @@ impl Table for SandboxSettings {
         setting!(retention, Shared, "how long the record of an ended sandbox is kept"),
         setting!(allow_host_network, Shared, "allow sandboxes to share the host's network, unmanaged"),
         setting!(public_templates, Process, "templates of the operator that every project may use"),
+        setting!(
+            warm_imports,
+            Process,
+            "modules that Python has imported when a code context of the built-in template is started; by default none"
+        ),
         setting!(
             disk_storage_max,
             Shared,

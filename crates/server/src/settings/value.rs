@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::net::{Rule, RuleError};
 use saggar_domain::{ByteSize, Cpus, TemplateName, Timeout};
-use saggar_runtime::RegistryRule;
 use saggar_runtime::runs::HttpRule;
+use saggar_runtime::{ModuleName, RegistryRule};
 
 /// Upper bound of every count, beyond any machine.
 const COUNT_MAX: usize = 1_000_000;
@@ -119,6 +119,17 @@ impl Value for TemplateName {
     fn read(text: &str) -> Result<Self, String> {
         Self::parse(text)
             .ok_or_else(|| format!("{text:?} is not the name of a template, such as python or python:3.12"))
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for ModuleName {
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+            .ok_or_else(|| format!("{text:?} is not the name of a Python module, such as matplotlib.pyplot"))
     }
 
     fn show(&self) -> String {
