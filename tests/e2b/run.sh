@@ -59,9 +59,11 @@ node_client() {
     local place=$PLACE/node
     node_packages "$place" "$HERE" "e2b for Node"
     # The directory of its packages.
-    cp "$HERE/surface.test.mjs" "$place/"
+    cp "$HERE/surface.test.mjs" "$HERE/code.test.mjs" "$place/"
+    local files=(surface.test.mjs)
+    [[ -z ${WHOLE_SUITE:-} ]] || files+=(code.test.mjs)
     echo "==> e2b 2.51 (Node $(node --version))"
-    (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 surface.test.mjs)
+    (cd "$place" && PYTHONPATH=$HERE timeout "$PATIENCE" "$PLACE/2.63/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 "${files[@]}")
 }
 
 # Executes and times commands from its standard input, for `cargo measure bench --only e2b`.

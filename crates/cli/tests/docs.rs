@@ -41,6 +41,7 @@ pages! {
     the_readme_shows_what_happens: "README.md",
     the_reference_of_agent_specs_shows_what_happens: "docs/agent.md",
     the_reference_of_the_api_shows_what_happens: "docs/api.md",
+    the_page_on_the_code_interpreter_shows_what_happens: "docs/code.md",
     the_page_for_users_of_e2b_shows_what_happens: "docs/coming-from-e2b.md",
     getting_started_shows_what_happens: "docs/getting-started.md",
     the_page_on_network_rules_shows_what_happens: "docs/network.md",

@@ -114,6 +114,7 @@ fn nothing_of_another_project_is_there_for_any_operation() {
             let ask = |[sandbox, run, exec, key]: [&str; 4]| {
                 let id = if path.starts_with("/api/v1/runs") { run } else { sandbox };
                 let path = path.replace("{id}", id).replace("{exec}", exec).replace("{key}", key);
+                let path = path.replace("{context}", &format!("ctx_{}", "a".repeat(26)));
                 let path = path.replace("{port}", "80").replace("{step}", "1").replace("{path}", "x");
                 let query =
                     if path.contains("/files") && !["/move", "/mkdir", "/sign"].iter().any(|end| path.ends_with(end)) {
@@ -160,6 +161,7 @@ fn body_of(path: &str) -> Value {
         "sign" => json!({ "path": "/tmp/x", "method": "get" }),
         "metadata" => json!({ "metadata": {} }),
         "decide" => json!({ "decision": "retry" }),
+        "run" => json!({ "code": "1" }),
         "fork" if path.contains("/runs/") => json!({ "at_step": 1 }),
         "rollback" => json!({ "snapshot": format!("snap_{}", "a".repeat(26)) }),
         _ => json!({}),

@@ -261,3 +261,22 @@ fn files_are_searched_read_by_lines_and_complained_about_with_what_helps() {
         assert!(given[index].contains(what), "{index}: {}", given[index]);
     }
 }
+
+#[test]
+fn code_keeps_its_state_from_call_to_call_and_an_error_is_told() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let code = |text: &str| json!({ "tool": "code", "arguments": { "code": text } });
+    let bash = json!({ "tool": "code", "arguments": { "code": "echo hi >&2; false", "language": "bash" } });
+    let calls = [code("x = 40\nprint('set')"), code("x + 2"), code("1/0"), bash];
+    let tools = json!({ "code": { "timeout": "30s" } });
+    let turns = json!([{ "calls": calls }, { "text": "finished" }]);
+    let run = begin(&server, &agent_with(tools, turns));
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    let [first, second, third, fourth] = [0, 1, 2, 3].map(|at| said(&given[at]));
+    assert_eq!((&first["status"], &first["stdout"], &first["results"]), (&json!("ok"), &json!("set\n"), &json!([])));
+    assert_eq!(second["results"], json!([{ "main": true, "text": "42", "formats": [] }]));
+    assert_eq!((&third["status"], &third["error"]["name"]), (&json!("error"), &json!("ZeroDivisionError")));
+    assert_eq!((&fourth["stderr"], &fourth["error"]["value"]), (&json!("hi\n"), &json!("1")));
+}

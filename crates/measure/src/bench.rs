@@ -18,6 +18,7 @@ use report::Report;
 use target::{Target, Verdict};
 
 mod bundle;
+mod code;
 mod contender;
 mod e2b;
 pub mod egress;
@@ -86,6 +87,11 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     if options.wants(Part::Templates) {
         let report = templates::measure(&options, &saggar).context("measuring templates")?;
         publish(&options, root, (DOCUMENT, "bench --only templates"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Code) {
+        let report = code::measure(&options, &saggar).context("measuring code contexts")?;
+        publish(&options, root, (DOCUMENT, "bench --only code"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

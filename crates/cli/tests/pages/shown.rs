@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 const NAMES: [(&str, usize, &str); 6] = [
     ("sbx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("exec_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
+    ("ctx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("run_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("key_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("sgr_", 43, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"),

@@ -10,7 +10,8 @@ pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
   --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client),
-                    `runs` (durable runs), `egress` (the network boundary) or `templates` (images); default: all
+                    `runs` (durable runs), `egress` (the network boundary), `templates` (images)
+                    or `code` (contexts of the code interpreter); default: all
   --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -49,6 +50,8 @@ pub enum Part {
     Egress,
     /// Sandboxes that start from images.
     Templates,
+    /// Contexts of the code interpreter.
+    Code,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -168,7 +171,8 @@ fn part(name: &str) -> Result<Part> {
         "runs" => Ok(Part::Runs),
         "egress" => Ok(Part::Egress),
         "templates" => Ok(Part::Templates),
-        _ => bail!("--only takes run, server, e2b, runs, egress or templates, not \"{name}\""),
+        "code" => Ok(Part::Code),
+        _ => bail!("--only takes run, server, e2b, runs, egress, templates or code, not \"{name}\""),
     }
 }
 

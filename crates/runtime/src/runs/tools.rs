@@ -7,6 +7,7 @@
 //! is part of the reply in the journal, so a later schema doesn't change what an old journal means. What is performed
 //! reads its arguments once more, strictly: an old journal may have calls that were never checked.
 
+mod code;
 mod edit;
 mod engine;
 mod files;
@@ -30,4 +31,4 @@ pub(super) use sandbox::RunSandbox;
 
 /// All tools, as the docs list them.
 pub const CATALOGUE: &[Tool] =
-    &[shell::TOOL, files::TOOL, edit::TOOL, http::TOOL, engine::WAIT, engine::ASK_HUMAN, engine::DELEGATE];
+    &[shell::TOOL, code::TOOL, files::TOOL, edit::TOOL, http::TOOL, engine::WAIT, engine::ASK_HUMAN, engine::DELEGATE];

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::tool::{Performer, Tool};
-use super::{CATALOGUE, edit, files, http, shell};
+use super::{CATALOGUE, code, edit, files, http, shell};
 
 const REFERENCE: &str = include_str!("../../../../../docs/tools.md");
 
@@ -65,6 +65,7 @@ fn executors_read_the_arguments_that_the_catalogue_names() {
     let described = described();
     for (tool, read) in [
         ("shell", fields::<shell::Arguments>("{\"?\": 1}")),
+        ("code", fields::<code::Arguments>("{\"?\": 1}")),
         ("files", files),
         ("edit", edit),
         ("http", fields::<http::Arguments>("{\"?\": 1}")),
