@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// Beginnings of ids and keys, with the length and the letters of the rest.
-const NAMES: [(&str, usize, &str); 6] = [
+const NAMES: [(&str, usize, &str); 7] = [
     ("sbx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("exec_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("ctx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
