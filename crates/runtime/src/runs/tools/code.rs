@@ -45,6 +45,8 @@ pub(super) const TOOL: Tool = Tool {
         "additionalProperties": false
     }"#,
     class: Class::Once,
+    // Executions of one context take turns, and each sees what the one before it left.
+    is_parallel: false,
     risk: 50,
     timeout: Duration::from_secs(10 * 60),
     needs: Needs::Sandbox,
