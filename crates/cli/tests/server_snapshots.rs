@@ -6,6 +6,7 @@ mod http;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 
+use harness::image::Image;
 use harness::{is_root, not_here};
 use http::Server;
 use serde_json::{Value, json};
@@ -255,4 +256,131 @@ fn a_server_that_is_killed_while_it_rolls_back_leaves_the_old_files_or_the_new_o
     }
     // What it was started from is told by its supervisor.
     http::eventually("the row follows", || text(&server.get(&sandbox).expect(200), "template") == before);
+}
+
+#[test]
+fn images_of_the_operator_files_on_disk_and_long_histories_are_kept_too() {
+    if !is_root() {
+        return not_here("storage on disk needs root");
+    }
+    let server = Server::start_with(&["--public-templates", "shared", "--disk-storage-max", "64M"]);
+    Image::in_project(&server.data(), "local")
+        .system()
+        .layer(|top| {
+            top.write("etc/greeting", "operator");
+            top.write("etc/machine-id", "of the image");
+            top.write("srv/d/below", "below");
+        })
+        .named("shared");
+    let on_disk = |template: &str| json!({ "template": template, "storage": "disk", "limits": { "disk": "32M" } });
+    let as_root = |sandbox: &str, line: &str| {
+        let body = json!({ "command": line, "user": "root" });
+        stdout(&server.post(&format!("{sandbox}/execs"), &body).expect(200)).to_owned()
+    };
+    let first = server.sandbox_with(&on_disk("shared"));
+    as_root(
+        &first,
+        "rm -rf /srv/d; mkdir /srv/d; echo canary > /etc/machine-id; echo 0 > /srv/d/0; echo changed > /etc/greeting",
+    );
+    let mut snapshot = take(&server, &first);
+    // More than the layers that are stacked at once. Each hides something of the one before.
+    for step in 1..=40 {
+        let sandbox = server.sandbox_with(&json!({ "template": snapshot }));
+        let line = format!(
+            "rm /srv/d/{}; echo {step} > /srv/d/{step}; rm -rf /srv/n; mkdir /srv/n; echo {step} > /srv/n/{step}",
+            step - 1
+        );
+        as_root(&sandbox, &line);
+        snapshot = take(&server, &sandbox);
+        assert_eq!(server.delete(&sandbox).status, 200);
+    }
+    let last = server.sandbox_with(&on_disk(&snapshot));
+    let seen =
+        as_root(&last, "cat /etc/greeting; ls /srv/d /srv/n; cat /srv/d/40; cat /etc/machine-id; stat -c %U /srv/d/40");
+    let lines: Vec<&str> = seen.lines().collect();
+    assert_eq!(lines[..6], ["changed", "/srv/d:", "40", "", "/srv/n:", "40"], "{seen}");
+    assert_eq!((lines[6], lines[8]), ("40", "root"), "{seen}");
+    // An id of the machine is its own.
+    assert!(lines[7].len() == 32 && lines[7].bytes().all(|byte| byte.is_ascii_hexdigit()), "{seen}");
+    let back = server.post(&format!("{last}/rollback"), &json!({ "snapshot": snapshot })).expect(200);
+    assert_eq!(text(&back, "storage"), "disk");
+    assert_eq!(as_root(&last, "cat /srv/d/40"), "40\n");
+    // Nothing in the store differs from its digests.
+    let project = text(&back, "project_id").to_owned();
+    let manifests = server.data().join("templates").join(&project).join("manifests");
+    let highest = std::fs::read_dir(manifests)
+        .expect("it is there")
+        .map(|file| {
+            std::fs::read_to_string(file.expect("an entry").path()).expect("a manifest").matches("\"entries\"").count()
+        })
+        .max();
+    assert!(highest.is_some_and(|count| (17..=32).contains(&count)), "{highest:?}");
+}
+
+#[test]
+fn snapshots_are_bounded_and_expire() {
+    let server = Server::start_with(&["--snapshots-max", "2", "--snapshot-size-max", "1M"]);
+    let sandbox = server.sandbox();
+    let path = format!("{sandbox}/snapshots");
+    server.sh(&sandbox, "dd if=/dev/urandom of=$HOME/big bs=1M count=2 2>/dev/null");
+    let refused = server.post(&path, &json!({})).problem(400, "invalid_value");
+    assert!(text(&refused, "detail").contains("larger than 1M"), "{refused}");
+    server.sh(&sandbox, "rm ~/big; echo there > ~/file");
+    let short = text(&server.post(&path, &json!({ "ttl": "1s", "name": "short" })).expect(201), "id").to_owned();
+    let long = text(&server.post(&path, &json!({ "name": "short" })).expect(201), "id").to_owned();
+    server.post(&path, &json!({})).problem(429, "capacity");
+    // The name has moved, and stays where it is when the first one goes.
+    http::eventually("it expires", || server.get(&format!("{SNAPSHOTS}/{short}")).status == 404);
+    server.post(SANDBOXES, &json!({ "template": short })).problem(404, "not_found");
+    assert_eq!(stdout(&server.sh(&from(&server, "short"), "cat ~/file")), "there\n");
+    let listed = server.get(SNAPSHOTS).expect(200);
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    server.delete(&format!("{SNAPSHOTS}/{long}")).expect(200);
+    server.post(SANDBOXES, &json!({ "template": "short" })).problem(404, "not_found");
+}
+
+#[test]
+fn two_snapshots_at_once_are_both_whole_and_a_kill_in_between_is_told() {
+    let server = Server::start();
+    let sandbox = server.sandbox();
+    server.sh(&sandbox, "for i in $(seq 300); do echo $i > ~/$i; done");
+    std::thread::scope(|scope| {
+        let taking: Vec<_> = (0..2).map(|_| scope.spawn(|| take(&server, &sandbox))).collect();
+        for one in taking {
+            let id = one.join().expect("it was taken");
+            assert_eq!(stdout(&server.sh(&from(&server, &id), "ls ~ | wc -l; cat ~/300")), "300\n300\n");
+        }
+    });
+    std::thread::scope(|scope| {
+        let forking = scope.spawn(|| server.post(&format!("{sandbox}/fork"), &json!({ "count": 4 })));
+        let killing = scope.spawn(|| server.delete(&sandbox));
+        assert_eq!(killing.join().expect("it was asked").status, 200);
+        // Either all were made from what it had, or it was gone.
+        let forked = forking.join().expect("it was asked");
+        match forked.status {
+            201 => {
+                for item in forked.expect(201)["items"].as_array().expect("a list") {
+                    let fork = format!("{SANDBOXES}/{}", text(&item["sandbox"], "id"));
+                    assert_eq!(stdout(&server.sh(&fork, "cat ~/300")), "300\n");
+                }
+            }
+            410 | 404 | 409 => {}
+            other => panic!("{other}"),
+        }
+    });
+}
+
+#[test]
+fn more_forks_than_there_is_room_for_are_refused_one_by_one() {
+    let server = Server::start_with(&["--capacity", "4", "--pool-max", "0", "--pool-min", "0"]);
+    let sandbox = server.sandbox();
+    let forked = server.post(&format!("{sandbox}/fork"), &json!({ "count": 1000 })).expect(201);
+    let items = forked["items"].as_array().expect("a list");
+    let made = items.iter().filter(|item| item["sandbox"].is_object()).count();
+    let refused = items.iter().filter(|item| item["problem"]["code"] == "capacity").count();
+    assert_eq!((made, refused), (3, 997));
+    let live = server.get(SANDBOXES).expect(200);
+    assert_eq!(live["items"].as_array().map(Vec::len), Some(4), "{live}");
+    server.post(&format!("{sandbox}/fork"), &json!({ "count": 1 })).problem(429, "capacity");
+    server.post(&format!("{sandbox}/fork"), &json!({ "count": 1001 })).problem(400, "invalid_value");
 }
