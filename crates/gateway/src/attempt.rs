@@ -103,7 +103,8 @@ pub(crate) async fn remote(
                 );
                 return Err(Failure::new(FailureKind::Upstream, message));
             }
-            let mut reading = Reading::new(target, response.into_body(), used, Arc::clone(means.pool));
+            let secret = key.as_ref().map(|key| key.value.clone());
+            let mut reading = Reading::new(target, response.into_body(), used, Arc::clone(means.pool), secret);
             reading.first().await?;
             return Ok(Started::Stream(Box::new(reading)));
         }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use saggar_domain::model::{TokenUsage, Wire};
+use saggar_domain::secret::SecretValue;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -15,7 +16,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::pool::{InUse, Pool};
 use crate::reply::{Fold, ReplyEvent};
 use crate::sse::{SseEvent, SseParser};
-use crate::wire::Decoder;
+use crate::wire::{Decoder, KEY_REMOVED};
 
 /// Maximum size of a whole stream, in bytes.
 const STREAM_BYTES_MAX: u64 = 256 << 20;
@@ -38,6 +39,8 @@ pub(crate) struct Reading {
     pool: Arc<Pool>,
     parser: SseParser,
     decoder: Decoder,
+    /// What no failure repeats, even if the provider does.
+    key: Option<SecretValue>,
     pub fold: Fold,
     ready: VecDeque<Heard>,
     /// A failure that comes after what is ready.
@@ -48,7 +51,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    pub(crate) fn new(target: &Arc<Target>, body: Incoming, connection: InUse, pool: Arc<Pool>) -> Self {
+    pub(crate) fn new(
+        target: &Arc<Target>,
+        body: Incoming,
+        connection: InUse,
+        pool: Arc<Pool>,
+        key: Option<SecretValue>,
+    ) -> Self {
         Self {
             target: Arc::clone(target),
             body,
@@ -56,6 +65,7 @@ impl Reading {
             pool,
             parser: SseParser::default(),
             decoder: Decoder::new(target.wire, target.origin()),
+            key,
             fold: Fold::default(),
             ready: VecDeque::new(),
             failure: None,
@@ -157,7 +167,9 @@ impl Reading {
                 Failure::new(FailureKind::Upstream, message)
             })?;
             let mut means = Vec::new();
-            self.decoder.event(&data, &mut means)?;
+            if let Err(failure) = self.decoder.event(&data, &mut means) {
+                return Err(self.without_key(failure, data));
+            }
             for event in &means {
                 self.fold.event(event);
             }
@@ -168,6 +180,18 @@ impl Reading {
             self.ready.push_back(Heard { event, data, means });
         }
         Ok(())
+    }
+
+    /// The failure that an event means, read again from the event without the key: of a long text only the beginning is in a message,
+    /// and it may end inside of the key.
+    fn without_key(&mut self, failure: Failure, mut data: Value) -> Failure {
+        let Some(key) = &self.key else { return failure };
+        let key = key.expose();
+        remove(&mut data, key);
+        match self.decoder.event(&data, &mut Vec::new()) {
+            Err(failure) => failure,
+            Ok(()) => Failure { message: failure.message.replace(key, KEY_REMOVED), ..failure },
+        }
     }
 
     /// Reads the end of the body, so that the connection can be used again.
@@ -193,5 +217,19 @@ impl Reading {
             FailureKind::Torn,
             format!("provider {} ended its answer in the middle", self.target.provider.name),
         )
+    }
+}
+
+/// Removes a key from all texts of an event.
+fn remove(data: &mut Value, key: &str) {
+    match data {
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        Value::String(text) => {
+            if text.contains(key) {
+                *text = text.replace(key, KEY_REMOVED);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| remove(item, key)),
+        Value::Object(fields) => fields.values_mut().for_each(|value| remove(value, key)),
     }
 }

@@ -19,7 +19,7 @@ use crate::catalogue::Dialect;
 use crate::failure::Failure;
 use crate::reply::ReplyEvent;
 
-pub(crate) use provider_error::{provider_error, said};
+pub(crate) use provider_error::{KEY_REMOVED, provider_error, said};
 
 /// A wire that clients speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

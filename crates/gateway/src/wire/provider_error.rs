@@ -9,6 +9,8 @@ use crate::failure::{Failure, FailureKind};
 
 /// Maximum length of a provider's text in a message, in characters.
 const SAID_CHARS_MAX: usize = 300;
+/// Stands where a provider has repeated its key.
+pub(crate) const KEY_REMOVED: &str = "(key)";
 /// Longer waits are not believed.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
@@ -23,7 +25,7 @@ pub(crate) fn provider_error(
     let json: Option<Value> = serde_json::from_slice(body).ok();
     let text = json.as_ref().and_then(message).unwrap_or_default();
     let text = match key {
-        Some(key) => text.replace(key, "(key)"),
+        Some(key) => text.replace(key, KEY_REMOVED),
         None => text,
     };
     let said = said(&text);

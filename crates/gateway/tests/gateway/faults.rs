@@ -224,3 +224,42 @@ async fn a_slow_target_is_hedged_and_both_are_billed() {
     assert!(bill.usage.cost.0 > 0 && bill.usage.source == UsageSource::Estimated, "{bill:?}");
     assert!(bill.usage.input > 1000, "the prompts of both: {bill:?}");
 }
+
+#[tokio::test]
+async fn a_key_that_a_stream_repeats_in_an_error_is_not_repeated() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let begun = |wire: &str| match wire {
+        "chat" => BEGUN,
+        "anthropic" => {
+            "data: {\"type\":\"message_start\",\"message\":{}}\n\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"some text\"}}\n\n"
+        }
+        "gemini" => "data: {\"candidates\":[{\"content\":{\"parts\":[{\"text\":\"some text\"}]}}]}\n\n",
+        _ => "data: {\"type\":\"response.created\",\"response\":{}}\n\n",
+    };
+    for (kind, wire) in [("openai", "chat"), ("openai", "responses"), ("anthropic", "anthropic"), ("gemini", "gemini")]
+    {
+        let mut file =
+            catalogue(kind, provider.port, "keys = [\"key-one\"]").replace("[models.m]", "[models.m]\nretries = 0");
+        if wire == "responses" {
+            file = file.replace("model = \"real-model\"", "model = \"real-model\", wire = \"responses\"");
+        }
+        let gateway = gateway(&world, &file);
+        // In the middle of a text, and where the text is cut.
+        for text in ["wrong key canary-key-one. Go away".to_owned(), format!("{}canary-key-one", "x".repeat(294))] {
+            let error = match wire {
+                "responses" => {
+                    json!({"type": "response.failed", "response": {"error": {"code": "x", "message": text}}})
+                }
+                _ => json!({"type": "error", "error": {"message": text, "code": 500}}),
+            };
+            for before in ["", begun(wire)] {
+                provider.answer(vec![sse(&format!("{before}data: {error}\n\n"))]);
+                let got = self::text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await;
+                let got = got.unwrap_or_else(|failure| failure.to_string());
+                assert!(got.contains("failed while it answered") && got.contains("(key"), "{wire}: {got}");
+                assert!(!got.contains("canary"), "{wire}: {got}");
+            }
+        }
+    }
+}
