@@ -65,6 +65,7 @@ impl Gateway {
         let wants_usage = body["stream_options"]["include_usage"] == true;
         let input = prompt_tokens(&body);
         let asked = Asked::Client { wire, body, is_stream, headers: passed(&headers) };
+        asked.check()?;
         let mut call = Box::pin(self.open(caller, route, asked, input)).await?;
         let begun = match Box::pin(call.begin()).await {
             Ok(begun) => begun,
@@ -134,7 +135,7 @@ impl Gateway {
             Started::Stream(reading) => reading,
         };
         loop {
-            match reading.next().await {
+            match reading.next().await.and_then(|heard| call.held(&reading).map(|()| heard)) {
                 Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(failure) => {

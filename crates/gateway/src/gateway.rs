@@ -56,7 +56,8 @@ pub(crate) struct Call {
     /// What was billed by attempts that came to nothing.
     pub lost: TokenUsage,
     last: Option<Origin>,
-    is_limited: bool,
+    /// There is a budget, so that every reply has a limit.
+    pub is_limited: bool,
     is_reserved: bool,
     is_settled: bool,
     /// Ends with the call.

@@ -13,6 +13,21 @@ use crate::failure::Failure;
 use crate::wire::chat::put::limit_name;
 use crate::wire::{ClientWire, PutTo, put};
 
+/// Maximum number of replies to one request.
+const REPLIES_MAX: u64 = 1_024;
+/// Fields that limit a reply, or ask for more than one, at any server that we know of.
+const LIMITS: &[&str] = &[
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_tokens",
+    "max_new_tokens",
+    "n_predict",
+    "num_predict",
+    "n",
+    "n_cmpl",
+    "best_of",
+];
+
 /// What is asked, in the client's form or in ours.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
@@ -35,12 +50,26 @@ impl Asked {
         }
     }
 
+    /// Refuses limits that could mean something else to a provider than to us: `1e6`, or 0 where it means none.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
+        let Self::Client { wire, body, .. } = self else { return Ok(()) };
+        let least = if *wire == ClientWire::Anthropic { 0 } else { 1 };
+        let limits = limit_names(*wire).iter().map(|name| (*name, least, u64::MAX));
+        for (name, least, most) in limits.chain([("n", 1, REPLIES_MAX)]) {
+            let value = &body[name];
+            if !value.is_null() && !value.as_u64().is_some_and(|number| (least..=most).contains(&number)) {
+                let upper = if most == u64::MAX { String::new() } else { format!(" and at most {most}") };
+                let message = format!("{name} is not a whole number of at least {least}{upper}");
+                return Err(Failure::invalid(message).about(name));
+            }
+        }
+        Ok(())
+    }
+
     /// The limit of the reply that the request itself has.
     pub(crate) fn output_tokens(&self) -> Option<u64> {
         match self {
-            Self::Client { body, .. } => ["max_completion_tokens", "max_output_tokens", "max_tokens"]
-                .iter()
-                .find_map(|name| body[*name].as_u64()),
+            Self::Client { wire, body, .. } => limit_names(*wire).iter().find_map(|name| body[*name].as_u64()),
             Self::Ours(request) => request.sampling.max_tokens,
         }
     }
@@ -48,7 +77,7 @@ impl Asked {
     /// How many replies are asked for.
     pub(crate) fn replies(&self) -> u64 {
         match self {
-            Self::Client { body, .. } => body["n"].as_u64().unwrap_or(1).clamp(1, 1_024),
+            Self::Client { body, .. } => body["n"].as_u64().unwrap_or(1).clamp(1, REPLIES_MAX),
             Self::Ours(_) => 1,
         }
     }
@@ -100,26 +129,31 @@ pub(crate) fn prepare(asked: &Asked, target: &Target, is_limited: bool, purpose:
     Ok(Prepared { body: Bytes::from(body.to_string()), is_stream: true, headers: Vec::new(), purpose })
 }
 
-fn limit(body: &mut Value, wire: ClientWire, dialect: Dialect, most: u64, must_be_there: bool) {
-    let names: &[&str] = match wire {
+/// The names of a reply's limit; the first that a request has counts.
+fn limit_names(wire: ClientWire) -> &'static [&'static str] {
+    match wire {
         ClientWire::Chat => &["max_completion_tokens", "max_tokens"],
         ClientWire::Responses => &["max_output_tokens"],
         ClientWire::Anthropic => &["max_tokens"],
-    };
-    let given = names.iter().find(|name| body[**name].is_u64()).copied();
-    // The older servers know one name only.
-    if given == Some("max_completion_tokens") && dialect == Dialect::Ollama {
-        if let Some(fields) = body.as_object_mut() {
-            fields.remove("max_completion_tokens");
-        }
-        body["max_tokens"] = json!(most);
+    }
+}
+
+/// Leaves one limit in a request, and nothing that a server may take for another one.
+fn limit(body: &mut Value, wire: ClientWire, dialect: Dialect, most: u64, must_be_there: bool) {
+    let Some(fields) = body.as_object_mut() else { return };
+    let names = limit_names(wire);
+    let given = names.iter().find(|name| fields.get(**name).is_some_and(Value::is_u64)).copied();
+    if given.is_none() && !must_be_there {
         return;
     }
-    match given {
-        Some(name) if body[name].as_u64().is_some_and(|given| given > most) => body[name] = json!(most),
-        Some(_) => {}
-        None if must_be_there && wire == ClientWire::Chat => body[limit_name(dialect)] = json!(most),
-        None if must_be_there => body[names[0]] = json!(most),
-        None => {}
-    }
+    // Servers in Go read names in any case, and `ſ` as an s.
+    fields.retain(|name, _| name == "n" || !LIMITS.contains(&name.to_uppercase().to_lowercase().as_str()));
+    let name = match given {
+        // The older servers know one name only.
+        Some("max_completion_tokens") if dialect == Dialect::Ollama => "max_tokens",
+        Some(name) => name,
+        None if wire == ClientWire::Chat => limit_name(dialect),
+        None => names[0],
+    };
+    fields.insert(name.to_owned(), json!(most));
 }

@@ -55,7 +55,7 @@ impl Gateway {
         };
         let mut kinds: Vec<PartKind> = Vec::new();
         loop {
-            let heard = match reading.next().await {
+            let heard = match reading.next().await.and_then(|heard| call.held(&reading).map(|()| heard)) {
                 Ok(Some(heard)) => heard,
                 Ok(None) => break,
                 Err(failure) => {

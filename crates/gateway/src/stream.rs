@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use crate::attempt::Started;
 use crate::cache::{CacheKey, ENTRY_BYTES_MAX};
 use crate::catalogue::{Endpoint, Target};
+use crate::count::text_tokens;
 use crate::failure::{Failure, FailureKind};
 use crate::gateway::Call;
 use crate::reading::{Heard, Reading};
@@ -53,6 +54,20 @@ enum Ended {
     Failed(Failure),
 }
 
+impl Call {
+    /// Fails if a provider has written far more than it was allowed to.
+    pub(crate) fn held(&self, reading: &Reading) -> Result<(), Failure> {
+        let (target, asked) = (&reading.target, self.asked.output_tokens());
+        let is_limited = asked.is_some() || target.output_tokens_max.is_some() || self.is_limited;
+        let most = target.output_tokens(asked).saturating_mul(OVERRUN);
+        if is_limited && text_tokens(reading.fold.written()) / OVERRUN > most {
+            let message = "the provider writes far more than it was allowed to, and was cut off";
+            return Err(Failure::new(FailureKind::Budget, message));
+        }
+        Ok(())
+    }
+}
+
 impl Pump {
     pub(crate) async fn run(self, target: Arc<Target>, started: Started) {
         match started {
@@ -63,7 +78,6 @@ impl Pump {
     }
 
     async fn remote(mut self, mut reading: Reading, target: &Target) {
-        let most = target.output_tokens(self.call.asked.output_tokens()).saturating_mul(OVERRUN);
         let mut sent = Sent::new(self.cache.is_some());
         let mut encoder = self.encoder();
         if let Some(encoder) = &mut encoder {
@@ -83,11 +97,8 @@ impl Pump {
             if !self.send(bytes, &mut sent).await {
                 break Ended::ClientLeft;
             }
-            if crate::count::text_tokens(reading.fold.written()) / OVERRUN > most {
-                break Ended::Failed(Failure::new(
-                    FailureKind::Budget,
-                    "the provider writes far more than it was allowed to, and was cut off",
-                ));
+            if let Err(failure) = self.call.held(&reading) {
+                break Ended::Failed(failure);
             }
         };
         match ended {

@@ -1,8 +1,8 @@
 //! Budgets and limits: nothing is overshot, however many ask at once.
 
-use saggar_domain::model::Micros;
+use saggar_domain::model::{Message, Micros, ModelRequest, Part, Role};
 use saggar_gateway::{ClientWire, FailureKind, Gateway};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::provider::{Act, Provider, json as whole, sse};
 use crate::world::{PROJECT, TestWorld, ask, caller, gateway, text};
@@ -102,4 +102,78 @@ async fn counting_tokens_at_a_provider_counts_as_a_request() {
     assert!(waiting.await.unwrap_err().is_cancelled());
     provider.always(vec![whole(r#"{"input_tokens":77}"#)]);
     assert_eq!(count(one).await.unwrap(), 77);
+}
+
+#[tokio::test]
+async fn a_reply_has_one_limit_whatever_names_a_request_gives_it() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    provider.always(vec![sse(CHAT)]);
+    let gateways = |kind: &str| {
+        let file = format!("{}\n[budgets.default]\ndollars = 100\n", catalogue(kind, provider.port, ""));
+        gateway(&world, &file)
+    };
+    let with = |fields: &Value| {
+        let mut body = json!({"model": "m", "stream": true, "messages": []});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        body
+    };
+    for (kind, fields, expected) in [
+        ("openai", json!({"max_completion_tokens": 1, "max_tokens": 1_000_000}), json!({"max_completion_tokens": 1})),
+        ("ollama", json!({"max_completion_tokens": 1, "max_tokens": 1_000_000}), json!({"max_tokens": 1})),
+        ("openai", json!({"max_completion_tokens": null, "max_tokens": 7}), json!({"max_tokens": 7})),
+        ("openai", json!({"max_output_tokens": 1}), json!({"max_completion_tokens": 32_768})),
+        (
+            "compatible",
+            json!({"max_tokens": 7, "n_predict": 9, "MAX_TOKENS": 9, "max_toKENſ": 9, "max_to\u{212a}ens": 9, "N": 9, "n": 2}),
+            json!({"max_tokens": 7, "n": 2}),
+        ),
+    ] {
+        text(gateways(kind).answer(caller(), ask(ClientWire::Chat, &with(&fields))).await).await.unwrap();
+        let mut sent = provider.requests().pop().unwrap().body;
+        let plain = ["model", "stream", "messages", "stream_options"];
+        sent.as_object_mut().unwrap().retain(|name, _| !plain.contains(&name.as_str()));
+        assert_eq!(sent, expected, "{kind}: {fields}");
+    }
+    let before = provider.requests().len();
+    for (name, wrong) in [
+        ("max_tokens", json!(1e6)),
+        ("max_tokens", json!(0)),
+        ("max_tokens", json!("5")),
+        ("max_completion_tokens", json!(-1)),
+        ("n", json!(2.0)),
+        ("n", json!(0)),
+        ("n", json!(1_025)),
+    ] {
+        let body = with(&json!({name: wrong}));
+        let failure = gateways("openai").answer(caller(), ask(ClientWire::Chat, &body)).await.unwrap_err();
+        assert_eq!((failure.kind, failure.field.as_deref()), (FailureKind::InvalidRequest, Some(name)), "{failure}");
+    }
+    assert_eq!(provider.requests().len(), before);
+}
+
+#[tokio::test]
+async fn a_provider_that_writes_far_too_much_is_cut_off_for_every_client() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("compatible", provider.port, ""));
+    let chunk =
+        |text: &str| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"{text}\"}}}}]}}\n\n");
+    let long = format!("{}{}", chunk("some text"), chunk(&"x".repeat(1_000)));
+    provider.always(vec![sse(&long), Act::WaitForClose]);
+    let messages = json!([{"role": "user", "content": "x"}]);
+    for (wire, body) in [
+        (ClientWire::Chat, json!({"model": "m", "max_tokens": 5, "messages": messages, "stream": true})),
+        (ClientWire::Anthropic, json!({"model": "m", "max_tokens": 5, "messages": messages, "stream": true})),
+        (ClientWire::Anthropic, json!({"model": "m", "max_tokens": 5, "messages": messages})),
+    ] {
+        let got = text(gateway.answer(caller(), ask(wire, &body)).await).await;
+        let got = got.unwrap_or_else(|failure| failure.to_string());
+        assert!(got.contains("was cut off"), "{got}");
+    }
+    let mut request = ModelRequest::new("m".parse().unwrap(), vec![Message::new(Role::User, vec![Part::text("x")])]);
+    request.sampling.max_tokens = Some(5);
+    let failure = gateway.call(caller(), request, |_| {}).await.unwrap_err();
+    assert!(failure.kind == FailureKind::Budget && failure.usage.is_some(), "{failure:?}");
+    assert!(world.booked(4).await.iter().all(|bill| bill.outcome == "budget"), "{:?}", world.bills());
 }
