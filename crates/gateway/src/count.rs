@@ -74,10 +74,10 @@ mod tests {
     #[test]
     fn text_counts_by_its_length_however_it_looks() {
         let asked = |content: Value| prompt_tokens(&json!({"messages": [{"role": "user", "content": content}]}));
-        let long = "a".repeat(3_000);
+        let long = "a".repeat(9_000);
         for text in [
-            "word ".repeat(600),
-            "漢".repeat(1_000),
+            "word ".repeat(1_800),
+            "漢".repeat(3_000),
             long.clone(),
             format!("data:text/plain;base64,{long}"),
             // A character that begins before byte 128 and ends after it.
@@ -87,10 +87,10 @@ mod tests {
             let input = json!([{"type": "tool_use", "input": {"file_data": text, "source": {"data": text}}}]);
             let document = json!([{"type": "document", "source": {"type": "text", "data": text}}]);
             for content in [json!(text), part, input, document, json!([{"source": text}])] {
-                assert!(asked(content.clone()) >= 1_000, "{content:.100}");
+                assert!(asked(content.clone()) >= 3_000, "{content:.100}");
             }
-            assert!(prompt_tokens(&json!({"input": text})) >= 1_000);
-            assert!(prompt_tokens(&json!({"tools": [{"source": {"data": text}}]})) >= 1_000);
+            assert!(prompt_tokens(&json!({"input": text})) >= 3_000);
+            assert!(prompt_tokens(&json!({"tools": [{"source": {"data": text}}]})) >= 3_000);
         }
     }
 
