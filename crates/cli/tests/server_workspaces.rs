@@ -106,6 +106,24 @@ fn a_client_names_no_path_and_sees_no_other_projects_changes() {
     assert_eq!(std::fs::read_to_string(site.join("page")).expect("it is there"), "one\n");
 }
 
+/// Whoever forks may not open the directory: only its owner may, on the socket, and only while the operator lists its name.
+#[test]
+fn a_sandbox_with_a_directory_is_not_forked() {
+    if !is_root() {
+        return not_here("sandboxes of an ordinary user have one id");
+    }
+    let (server, _) = site();
+    let sandbox = server.sandbox_with(&json!({ "workspace": "site" }));
+    let problem = server.post(&format!("{sandbox}/fork"), &json!({ "count": 1 })).problem(422, "unsupported_capability");
+    assert!(problem.to_string().contains("workspace"), "{problem}");
+    let listed = server.get(SANDBOXES).expect(200);
+    assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");
+    // A snapshot has no directory, and neither has what starts from it.
+    let taken = server.post(&format!("{sandbox}/snapshots"), &json!({})).expect(201);
+    let copy = server.sandbox_with(&json!({ "template": taken["id"] }));
+    assert_eq!(server.sh(&copy, "ls /workspace 2>/dev/null; true")["stdout"], "");
+}
+
 #[test]
 fn a_sandbox_whose_directory_is_gone_is_refused_without_its_path() {
     if !is_root() {

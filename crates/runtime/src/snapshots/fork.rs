@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{Draft, EnvDraft, SnapshotId};
+use saggar_domain::{Code, Draft, EnvDraft, Problem, SnapshotId};
 use saggar_supervisor::control::{Op, Reply};
 
 use super::TakeSnapshot;
@@ -41,8 +41,8 @@ impl Sandboxes {
     pub async fn fork(&self, permit: &Permit, create: &Permit, options: ForkOptions) -> Result<Forked, Fault> {
         create.check(|action| *action == Action::CreateSandbox)?;
         if options.count == 0 || options.count > FORKS_MAX {
-            return Err(Fault::Refused(saggar_domain::Problem::new(
-                saggar_domain::Code::InvalidValue,
+            return Err(Fault::Refused(Problem::new(
+                Code::InvalidValue,
                 format!("{} forks were asked for", options.count),
                 format!("ask for 1 to {FORKS_MAX}"),
             )));
@@ -61,6 +61,7 @@ impl Sandboxes {
                 retry_after: Duration::from_secs(1),
             });
         }
+        self.check_forkable(live).await?;
         let env = self.environment_of(live).await?;
         let record = self.take(live, TakeSnapshot::default(), Purpose::Forks).await?;
         let _forking = self.begin_forking(&record.id);
@@ -94,6 +95,18 @@ impl Sandboxes {
             }
         }
         Ok(Forked { forks, frozen })
+    }
+
+    /// A directory of the host is opened in the name of whoever names it, and the caller of a fork names none.
+    async fn check_forkable(&self, live: &Live) -> Result<(), Fault> {
+        match self.row_of(&live.project, &live.id).await?.asked.spec.workspace {
+            None => Ok(()),
+            Some(_) => Err(Fault::Refused(Problem::new(
+                Code::UnsupportedCapability,
+                "a sandbox with a workspace can't be forked",
+                "take a snapshot, start another one from it, and name the directory again",
+            ))),
+        }
     }
 
     /// A fork has what its parent was asked to be, except for its own name, place and time.
