@@ -10,6 +10,7 @@ mod entry_path;
 #[cfg(test)]
 mod fuzz;
 mod merge;
+mod opened;
 mod tree_digest;
 mod unpack;
 mod view;

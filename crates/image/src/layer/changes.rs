@@ -1,7 +1,8 @@
 //! Writes what a sandbox changed in its root as a layer.
 //!
 //! The upper layer of an overlay has everything that was written; hostile programs chose its names, depth and sizes. They are dead, and nothing in
-//! it is followed: every name is opened in its directory, without links, and the depth, the number of entries and the size are bounded.
+//! it is followed: every name is opened in its directory, without links, and the depth, the number of entries and the size are bounded. Or they stand
+//! still and go on later, perhaps too early: so nothing is changed by name either, and permissions are given back.
 //!
 //! Left out: what the runtime itself put there (`/dev`, `/proc`, `/sys`, the files by which names are resolved, certificates of a managed
 //! network; what is the host's, if the root is the host's), device nodes, sockets, and marks of the overlay itself. A directory that is as it was below is written only if
@@ -10,9 +11,8 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, chmodat, openat2, readlinkat, statat};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 use saggar_domain::Problem;
 use saggar_domain::template::BuiltInRoot;
@@ -21,6 +21,7 @@ use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bun
 use super::bundle::{AUTHORITY_MAX, BUNDLE_MAX, certificate, without};
 use super::content::{self, GoOn};
 use super::entry_path::EntryPath;
+use super::opened::Opened;
 use super::view::{Beyond, ResolveError, View, is_opaque};
 use super::whiteout::is_whiteout;
 use super::writer::Writer;
@@ -30,7 +31,7 @@ use crate::limits::Budget;
 use crate::tar::{Entry, Kind};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+pub(super) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS)
     .union(ResolveFlags::NO_XDEV);
@@ -40,7 +41,7 @@ const OF_THE_RUNTIME: &[&[u8]] = &[b"dev", b"proc", b"sys"];
 const NAME_FILES: &[&str] = &["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"];
 /// The overlay's own attributes. A program inside can't make one: the kernel gives them another name.
 const OVERLAY: &[u8] = b"user.overlay.";
-const PERMISSIONS: u32 = 0o7777;
+pub(super) const PERMISSIONS: u32 = 0o7777;
 
 /// Writes the changes. `false`: there are none.
 pub(super) fn write(
@@ -57,7 +58,7 @@ pub(super) fn write(
     let top = openat2(&changes.upper, ".", DIRECTORY, Mode::empty(), RESOLVE).map_err(unreadable)?;
     let stat = rustix::fs::fstat(&top).map_err(unreadable)?;
     let mut open = Vec::new();
-    walk.enter(Vec::new(), top, &stat, &mut open)?;
+    walk.enter(Vec::new(), top.into(), &stat, &mut open)?;
     while let Some(level) = open.last_mut() {
         let Some(name) = level.names.pop() else {
             open.pop();
@@ -88,7 +89,7 @@ struct Walk<'a> {
 /// An open directory, and what is left of it: the last name is next.
 struct Level {
     path: Vec<u8>,
-    directory: OwnedFd,
+    directory: Opened,
     names: Vec<Vec<u8>>,
     /// Not written yet.
     pending: Option<Entry>,
@@ -113,11 +114,13 @@ impl Walk<'_> {
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
                 // One that can be read but not searched can be listed, and nothing in it opened.
-                if stat.st_mode & 0o500 != 0o500 && Ownership::here() == Ownership::Dropped {
-                    self.unlock(level, name, 0o700)?;
-                }
-                let directory = openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE);
-                self.enter(path.to_vec(), directory.map_err(unreadable)?, &stat, open)
+                let directory = match stat.st_mode & 0o500 != 0o500 && Ownership::here() == Ownership::Dropped {
+                    true => Opened::unlocked(&level.directory, name, &stat, 0o500, DIRECTORY)?,
+                    false => {
+                        openat2(&level.directory, name, DIRECTORY, Mode::empty(), RESOLVE).map_err(unreadable)?.into()
+                    }
+                };
+                self.enter(path.to_vec(), directory, &stat, open)
             }
             FileType::RegularFile if path == self.withheld.bundle => self.bundle(path, name, &stat, open),
             FileType::RegularFile => self.file(path, name, &stat, open),
@@ -146,7 +149,7 @@ impl Walk<'_> {
     }
 
     /// Goes into a directory. It is written now if it differs from what is below.
-    fn enter(&mut self, path: Vec<u8>, directory: OwnedFd, stat: &Stat, open: &mut Vec<Level>) -> Result<(), Problem> {
+    fn enter(&mut self, path: Vec<u8>, directory: Opened, stat: &Stat, open: &mut Vec<Level>) -> Result<(), Problem> {
         let is_opaque = is_opaque(&directory);
         let mut attributes = attributes::read(&directory).map_err(unreadable)?;
         attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
@@ -207,14 +210,14 @@ impl Walk<'_> {
             }
             self.linked.insert(stat.st_ino, path.to_vec());
         }
-        let source = self.open(open.last().expect("the file is in it"), name)?;
+        let source = Opened::file(&open.last().expect("the file is in it").directory, name, stat)?;
         let size = stat.st_size as u64;
         self.budget.content(size)?;
         let mut attributes = attributes::read(&source).map_err(unreadable)?;
         attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
         let entry = self.entry(stat, attributes);
         let target = self.writer.file(&parse(path)?, self.budget)?;
-        let (target, digest) = content::copy(&source, target, size, self.go_on)?;
+        let (target, digest) = content::copy(&source.file, target, size, self.go_on)?;
         self.writer.finish_file(&target, &entry, digest)
     }
 
@@ -226,7 +229,8 @@ impl Walk<'_> {
             // The network of this sandbox is not a managed one, or a program wrote something else there.
             return self.file(path, name, stat, open);
         }
-        let bundle = read(self.open(open.last().expect("the file is in it"), name)?, BUNDLE_MAX)?;
+        let bundle = Opened::file(&open.last().expect("the file is in it").directory, name, stat)?;
+        let bundle = read(&bundle.file, BUNDLE_MAX)?;
         let content = without(&bundle, &authorities, self.go_on)?;
         let mut host = host_bundle();
         if !host.is_empty() && !host.ends_with(b"\n") {
@@ -236,7 +240,7 @@ impl Walk<'_> {
             .below
             .open(path)
             .ok()
-            .and_then(|file| read(file, BUNDLE_MAX).ok())
+            .and_then(|file| read(&file, BUNDLE_MAX).ok())
             .is_some_and(|below| below == content);
         if content == host || content.is_empty() || same_below {
             return Ok(());
@@ -265,27 +269,9 @@ impl Walk<'_> {
             else {
                 continue;
             };
-            found.extend(certificate(&read(File::from(file), AUTHORITY_MAX)?).map(<[u8]>::to_vec));
+            found.extend(certificate(&read(&File::from(file), AUTHORITY_MAX)?).map(<[u8]>::to_vec));
         }
         Ok(found)
-    }
-
-    fn open(&self, level: &Level, name: &[u8]) -> Result<File, Problem> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let open = || openat2(&level.directory, name, flags, Mode::empty(), RESOLVE);
-        match open() {
-            Err(Errno::ACCESS) => {
-                self.unlock(level, name, 0o400)?;
-                open().map(File::from).map_err(unreadable)
-            }
-            other => other.map(File::from).map_err(unreadable),
-        }
-    }
-
-    /// Lets an ordinary user read what a program closed to everybody, which is theirs. Root needs no permission.
-    fn unlock(&self, level: &Level, name: &[u8], mode: u32) -> Result<(), Problem> {
-        // What is there is no link: the caller has looked, and nobody else can change it any more.
-        chmodat(&level.directory, name, Mode::from_raw_mode(mode), AtFlags::empty()).map_err(unreadable)
     }
 
     fn entry(&mut self, stat: &Stat, attributes: Vec<attributes::Attribute>) -> Entry {
@@ -348,7 +334,7 @@ impl Withheld {
 }
 
 /// Of a longer file, one byte more than the maximum.
-fn read(file: File, max: u64) -> Result<Vec<u8>, Problem> {
+fn read(file: &File, max: u64) -> Result<Vec<u8>, Problem> {
     let mut bytes = Vec::new();
     file.take(max + 1).read_to_end(&mut bytes).map_err(|error| storage("certificates can't be read", error))?;
     Ok(bytes)
@@ -362,6 +348,6 @@ fn parse(path: &[u8]) -> Result<EntryPath, Problem> {
     EntryPath::parse(path).map_err(|why| refused(format!("it {why}"), "let the step write fewer levels of directories"))
 }
 
-fn unreadable(errno: Errno) -> Problem {
+pub(super) fn unreadable(errno: Errno) -> Problem {
     storage("what the step changed can't be read", errno)
 }

@@ -10,6 +10,8 @@ use saggar_supervisor::control::{Client, Op, Received, Reply};
 
 /// Time limit of each answer: the kernel freezes a large sandbox in far less.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The most that reading its files may take: less than a supervisor keeps a sandbox still.
+const READING_MAX: Duration = Duration::from_secs(50);
 
 /// A sandbox that stands still until this is dropped.
 pub(super) struct Still {
@@ -34,21 +36,30 @@ impl Still {
         Ok((Self { client, since, was_paused: stillness.was_paused }, changes))
     }
 
+    /// Refuses to read on: it may go on by itself soon.
+    pub(super) fn check_time(&self) -> Result<(), Problem> {
+        if self.since.elapsed() < READING_MAX { Ok(()) } else { Err(too_long()) }
+    }
+
     /// Lets it go on. Returns for how long it stood still on our account.
     pub(super) fn go_on(mut self) -> Result<Duration, Problem> {
         self.client.ask(Op::GoOn).map_err(|_| gone())?;
         match self.client.receive().map_err(|_| gone())? {
             Received::Reply(Reply::WentOn { was_still: true }) if self.was_paused => Ok(Duration::ZERO),
             Received::Reply(Reply::WentOn { was_still: true }) => Ok(self.since.elapsed()),
-            Received::Reply(Reply::WentOn { was_still: false }) => Err(Problem::new(
-                Code::TooMany,
-                "the sandbox could not be kept still for as long as reading its files takes",
-                "pause it, then take the snapshot",
-            )),
+            Received::Reply(Reply::WentOn { was_still: false }) => Err(too_long()),
             Received::Reply(_) | Received::Output { .. } => Err(broken()),
             Received::End => Err(gone()),
         }
     }
+}
+
+fn too_long() -> Problem {
+    Problem::new(
+        Code::TooMany,
+        "the sandbox could not be kept still for as long as reading its files takes",
+        "pause it, then take the snapshot",
+    )
 }
 
 fn gone() -> Problem {
