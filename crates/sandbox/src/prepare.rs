@@ -40,6 +40,8 @@ pub(crate) struct Order<'a> {
     pub(crate) hands_over_root: bool,
     /// The project whose volumes the spec names.
     pub(crate) volume_project: &'a str,
+    /// These volumes, if an earlier sandbox of the same spec has left them held.
+    pub(crate) volumes: Option<Vec<HeldVolume>>,
 }
 
 /// A sandbox that is recorded and ready to start.
@@ -87,7 +89,7 @@ pub(crate) fn prepare(
     order: Order<'_>,
     observe: &mut dyn FnMut(EventBody),
 ) -> Result<Prepared, Stopped> {
-    let Order { spec, life, template, volume_project, hands_over_root } = order;
+    let Order { spec, life, template, volume_project, volumes, hands_over_root } = order;
     if let Some(problem) = borrowed_root() {
         return Err(refused(problem));
     }
@@ -96,9 +98,14 @@ pub(crate) fn prepare(
     let mut brought = bring(data, spec).map_err(refused)?;
     brought.template = template;
     brought.hands_over_root = hands_over_root;
-    let volumes = Volumes::new(data, volume_project);
-    let held = spec.volumes.iter().map(|wanted| volumes.hold(data, wanted)).collect::<Result<Vec<_>, _>>();
-    let volumes = held.map_err(refused)?;
+    let volumes = match volumes {
+        Some(held) => held,
+        None => {
+            let volumes = Volumes::new(data, volume_project);
+            let held = spec.volumes.iter().map(|wanted| volumes.hold(data, wanted)).collect::<Result<Vec<_>, _>>();
+            held.map_err(refused)?
+        }
+    };
     observe(EventBody::Setup {
         tier: spec.tier,
         fs: spec.fs,

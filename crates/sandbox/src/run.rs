@@ -90,8 +90,14 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
     let prepared = begun.and_then(|network| {
         let template = job.template.take();
         let hands_over_root = job.hands_over_root && template.is_some();
-        let order =
-            Order { spec: &job.spec, life: Life::OneProgram, template, volume_project: LOCAL_PROJECT, hands_over_root };
+        let order = Order {
+            spec: &job.spec,
+            life: Life::OneProgram,
+            template,
+            volume_project: LOCAL_PROJECT,
+            volumes: None,
+            hands_over_root,
+        };
         Ok((prepare(data, &ids.sandbox, Host::detect(), order, observe)?, network))
     });
     match prepared {

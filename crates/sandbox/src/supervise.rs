@@ -33,6 +33,7 @@ use crate::prepare::{Order, Prepared, clean_up, failed, prepare};
 use crate::resolve::{ImageUser, resolve_for};
 use crate::run::{keep_held, open_network, without_links};
 use crate::templates::{LOCAL_PROJECT, Templates};
+use crate::volume::HeldVolume;
 use control_socket::ControlSocket;
 pub(crate) use control_socket::{control_name, unnamed};
 use start::Starter;
@@ -122,7 +123,7 @@ impl Supervised {
             socket = Some(ControlSocket::listen(&data, &sandbox)?);
             Ok(())
         };
-        let made = asked.make(&data, &sandbox, start.terms.then, listen);
+        let made = asked.make(&data, &sandbox, start.terms.then, None, listen);
         match (made, socket) {
             (Ok(Made { prepared, inside, layer }), Some((socket, listener))) => {
                 let hold = Hold::new(Holding {
@@ -224,6 +225,7 @@ impl Asked {
         data: &DataDirectory,
         sandbox: &SandboxId,
         then: DeadlineAction,
+        volumes: Option<Vec<HeldVolume>>,
         meanwhile: impl FnOnce() -> std::io::Result<()>,
     ) -> Result<Made, Problem> {
         let project = self.template_project.as_str();
@@ -259,7 +261,7 @@ impl Asked {
             }
         };
         let based_on = template.as_ref().map(|held| BasedOn { id: held.id.clone(), project: project.to_owned() });
-        let order = Order { spec: &spec, life: Life::Held, template, volume_project, hands_over_root: true };
+        let order = Order { spec: &spec, life: Life::Held, template, volume_project, volumes, hands_over_root: true };
         let mut prepared = prepare(data, sandbox, host, order, &mut |_| {}).map_err(|stopped| stopped.error)?;
         let mut group = None;
         let entered = enter(&mut prepared, &spec, &mut group, meanwhile);
@@ -306,16 +308,17 @@ impl Asked {
         if let Err(error) = again.take_group().map_or(Ok(()), Group::remove) {
             return Err(failed("removing the cgroups of the sandbox", error.kind()).error);
         }
-        // Its ranges of ids, volumes and names on the host are free for the next one.
-        if let Some(Prepared { record, placed, range, volumes, .. }) = before {
+        // Its range of ids and names on the host are free for the next one. Its volumes stay held, or another sandbox might take one.
+        let volumes = before.map(|Prepared { record, placed, range, volumes, .. }| {
             clean_up(data, sandbox, record, placed);
-            drop((range, volumes));
-        }
+            drop(range);
+            volumes
+        });
         self.draft.template = Some(again.template().clone());
         self.draft.egress = again.egress().clone();
         again.project().clone_into(&mut self.template_project);
         // Whether this host can freeze it was decided when it was made.
-        self.make(data, sandbox, DeadlineAction::Kill, || Ok(()))
+        self.make(data, sandbox, DeadlineAction::Kill, volumes, || Ok(()))
     }
 }
 
