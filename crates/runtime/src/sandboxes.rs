@@ -46,6 +46,7 @@ pub use create::{Created, NewSandbox};
 pub(crate) use live::Live;
 pub(crate) use look::RUN_LABEL;
 pub use look::{ExecView, StoredExec};
+pub(crate) use network::policy_hash;
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 pub use workspace::{AppliedChange, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};

@@ -350,6 +350,14 @@ impl Sandboxes {
         Created { sandbox, unenforced, access_token: self.access_token(&live.id), is_replay: false }
     }
 
+    /// Before a managed network is made.
+    pub(crate) async fn ensure_egress(&self, network: Option<NetworkMode>) -> Result<(), Problem> {
+        if network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
+            self.inner.egress.ensure().await?;
+        }
+        Ok(())
+    }
+
     /// Starts a supervisor with its sandbox, with bounded concurrency.
     pub(super) async fn start_supervisor(
         &self,
@@ -360,9 +368,7 @@ impl Sandboxes {
         volume_project: Option<String>,
         owner: Owner,
     ) -> Result<Description, StartError> {
-        if spec.network == Some(NetworkMode::Proxied) && self.inner.launcher.needs_egress() {
-            self.inner.egress.ensure().await.map_err(StartError::Refused)?;
-        }
+        self.ensure_egress(spec.network).await.map_err(StartError::Refused)?;
         let _turn = self.inner.making.acquire().await.expect("this semaphore is never closed");
         let request = Start {
             v: CONTROL,

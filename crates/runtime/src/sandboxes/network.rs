@@ -5,6 +5,7 @@
 //! the sandbox: it compares the rules in force with the row, and sends those of the row, and its secrets, before it accepts any request.
 //! If the supervisor doesn't confirm them, they are sent again until it does.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use saggar_domain::net::{EgressDraft, HostTraffic, Rules};
@@ -68,7 +69,7 @@ impl Sandboxes {
             self.resolve_secrets(&live.project, headers).await?;
         }
         let secrets = headers.map(|headers| with_headers(&row.asked.spec.secrets, headers));
-        let hash = policy_hash(&row, egress.clone(), secrets.clone())?;
+        let hash = row_hash(&row, egress.clone(), secrets.clone())?;
         // Before the row: if this ends in between, the rules and the secrets are sent again.
         live.set_unruled(true);
         if secrets.is_some() {
@@ -169,14 +170,18 @@ fn not_proxied(row: &Sandbox) -> Fault {
     }
 }
 
-/// The hash of its spec with other rules and secrets. It covers the names of the environment. The rest of the spec may be of an
-/// earlier version, and isn't judged again.
-fn policy_hash(row: &Sandbox, egress: EgressDraft, secrets: Option<Vec<SecretUse>>) -> Result<PolicyHash, Fault> {
+/// The hash of its spec with other rules and secrets.
+fn row_hash(row: &Sandbox, egress: EgressDraft, secrets: Option<Vec<SecretUse>>) -> Result<PolicyHash, Fault> {
+    let secrets = secrets.unwrap_or_else(|| row.asked.spec.secrets.clone());
+    policy_hash(&row.asked.env_names, Draft { egress, secrets, ..row.asked.spec.clone() })
+}
+
+/// The hash of a spec that was stored, without the values of its environment: it covers their names alone. The spec may be of an earlier
+/// version, and isn't judged again.
+pub(crate) fn policy_hash(env_names: &BTreeSet<String>, spec: Draft) -> Result<PolicyHash, Fault> {
     let mut env = EnvDraft::default();
-    for name in &row.asked.env_names {
+    for name in env_names {
         env.insert(name.clone(), String::new()).map_err(Fault::Refused)?;
     }
-    let secrets = secrets.unwrap_or_else(|| row.asked.spec.secrets.clone());
-    let spec = Spec::fill(Draft { env, egress, secrets, ..row.asked.spec.clone() }).map_err(Fault::Refused)?;
-    Ok(spec.policy_hash())
+    Ok(Spec::fill(Draft { env, ..spec }).map_err(Fault::Refused)?.policy_hash())
 }

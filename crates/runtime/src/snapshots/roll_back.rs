@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
-use saggar_domain::{Code, Draft, PolicyHash, Problem, SnapshotId, Spec, TemplateName};
+use saggar_domain::{Code, Draft, Problem, SnapshotId, TemplateName};
 use saggar_store::Sandbox;
 use saggar_supervisor::control::Op;
 
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::Permit;
-use crate::sandboxes::{Live, Sandboxes};
+use crate::sandboxes::{Live, Sandboxes, policy_hash};
 use crate::templates::blocking;
 
 impl Sandboxes {
@@ -45,6 +45,8 @@ impl Sandboxes {
         // Held until it is done: what is there now is there when the supervisor looks.
         let (this, project, wanted, name) = (self.clone(), live.project.clone(), id.clone(), id.template_name());
         let held = blocking("reading a snapshot", move || this.held_snapshot(&project, &wanted)).await?;
+        // The sandbox would be lost if its new network had nobody to decide.
+        self.ensure_egress(before.asked.spec.network).await.map_err(Fault::Refused)?;
         pass("rollback/begun");
         let again = Op::BeginAgain { template: name.clone(), template_project: live.project.to_string() };
         self.described(live, again).await?;
@@ -60,7 +62,7 @@ impl Sandboxes {
     pub(crate) async fn began_again(&self, live: &Live, template: &TemplateName) -> Result<(), Fault> {
         let row = self.row_of(&live.project, &live.id).await?;
         let spec = Draft { template: Some(template.clone()), ..row.asked.spec };
-        let hash: PolicyHash = Spec::fill(spec).map_err(Fault::Refused)?.policy_hash();
+        let hash = policy_hash(&row.asked.env_names, spec)?;
         self.store().set_template(live.id.clone(), template.clone(), hash).await?;
         live.set_template(template.clone());
         if let Some(id) = SnapshotId::of_template(template) {
