@@ -21,6 +21,7 @@ mod cache;
 mod check;
 mod collect;
 mod commit;
+mod lost;
 mod remove;
 mod snapshot;
 mod staging;

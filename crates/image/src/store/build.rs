@@ -24,7 +24,7 @@ use saggar_sandbox::fail_point::pass;
 pub struct Build<'a> {
     pub(super) store: &'a Store,
     import: Import<'a>,
-    budget: Budget,
+    pub(super) budget: Budget,
 }
 
 /// A layer that a step made, and what was left out of it.

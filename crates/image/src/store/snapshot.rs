@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, syncfs, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::template::{BuiltInRoot, ContentDigest, Defaults, Image, ImageSource, LayerEntry, Manifest};
 use saggar_domain::{
@@ -26,12 +26,14 @@ use super::commit::{replace, write_unsynced};
 use super::{Build, Made, Removed, Store, listed};
 use crate::failure::{refused, storage};
 use crate::layer::{Content, GoOn, View};
-use crate::limits::Limits;
+use crate::limits::{Budget, Limits};
 
 /// A stack of this many layers is merged before one more comes on top.
 const STACK_MAX: usize = 32;
 /// Layers at the bottom that are then left as they are: often those of an image, which many templates share.
 const STACK_LEFT: usize = 16;
+/// Nothing of a merged layer is new: each of those that it is made of was bounded when it was written.
+const MERGED: Limits = Limits { bytes_max: u64::MAX, entries_max: u64::MAX };
 
 /// What a snapshot is to be.
 pub struct NewSnapshot {
@@ -90,9 +92,16 @@ impl Store {
         };
         let made =
             build.changes_of_held(root, &below, go_on, durability, subject.stop, &mut resume).map_err(of_a_snapshot)?;
-        if let Some(Made { layer, .. }) = made {
-            (facts.bytes, facts.entries) = (layer.bytes, layer.entries);
-            layers.push(layer);
+        match made {
+            Some(Made { layer, .. }) => {
+                (facts.bytes, facts.entries) = (layer.bytes, layer.entries);
+                layers.push(layer);
+            }
+            // What is below may be of a snapshot for forks, which nobody has synced.
+            None if durability == Durability::Power => {
+                syncfs(&self.layers).map_err(|errno| storage("the snapshot can't be written", errno))?;
+            }
+            None => {}
         }
         facts.frozen_us = u64::try_from(frozen.as_micros()).unwrap_or(u64::MAX);
         let manifest = Manifest::new(layers, defaults, image)
@@ -127,15 +136,16 @@ impl Store {
         }
     }
 
-    /// All complete snapshots, oldest first.
+    /// All complete snapshots, oldest first. One whose record can't be read is left out: it must not hide the others.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRecord>, Problem> {
         let named: std::collections::HashSet<String> = listed(&self.names)?.into_iter().collect();
         let mut records = Vec::new();
         for file in listed(&self.snapshots)? {
             let Some(id) = file.strip_suffix(".json").and_then(SnapshotId::parse) else { continue };
-            if named.contains(id.as_str()) {
-                records.extend(self.snapshot_record(&id)?);
+            if !named.contains(id.as_str()) {
+                continue;
             }
+            records.extend(self.snapshot_record(&id).ok().flatten());
         }
         records.sort_by(|a, b| (a.facts.created_at, &a.id).cmp(&(b.facts.created_at, &b.id)));
         Ok(records)
@@ -146,19 +156,23 @@ impl Store {
         Ok(listed(&self.snapshots)?.len())
     }
 
-    /// Removes a snapshot. Its layers stay as long as a template, another snapshot or a live sandbox uses them. `None`: there is no such one.
+    /// Removes a snapshot, also one that is damaged. Its layers stay as long as a template, another snapshot or a live sandbox uses them.
+    /// `None`: there is no such one.
     pub fn remove_snapshot(&self, id: &SnapshotId) -> Result<Option<Removed>, Problem> {
         let name = id.template_name();
-        if self.templates.name(&name)?.is_none() {
+        if let Ok(None) = self.templates.name(&name) {
             return Ok(None);
         }
-        let record = self.snapshot_record(id)?;
+        // What its record no longer says is only which other name it has.
+        let record = self.snapshot_record(id).ok().flatten();
         let removed = self.remove(&name)?;
         pass("snapshot/unnamed");
         self.forget_snapshot(id)?;
         // A name that leads elsewhere by now isn't this snapshot's.
         if let Some((name, template)) = record.and_then(|record| record.facts.name.zip(Some(record.template)))
             && self.templates.name(&name)?.is_some_and(|found| found.template == template)
+            // Two snapshots of the same files are one template: the name may have moved to the other one.
+            && !self.snapshots()?.iter().any(|other| other.facts.name.as_ref() == Some(&name) && other.template == template)
         {
             return self.remove(&name).map(Some);
         }
@@ -181,7 +195,7 @@ impl Store {
         Ok(removed)
     }
 
-    fn forget_snapshot(&self, id: &SnapshotId) -> Result<(), Problem> {
+    pub(super) fn forget_snapshot(&self, id: &SnapshotId) -> Result<(), Problem> {
         match unlinkat(&self.snapshots, file_of(id), AtFlags::empty()) {
             Ok(()) => fsync(&self.snapshots).map_err(unremovable),
             Err(Errno::NOENT) => Ok(()),
@@ -220,13 +234,16 @@ impl Build<'_> {
         let merged = layers.split_off(STACK_LEFT);
         let trees: Vec<_> = merged.iter().rev().map(|layer| self.tree(&layer.id)).collect::<Result<_, _>>()?;
         let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
+        let own = std::mem::replace(&mut self.budget, Budget::for_build(MERGED));
         let made = self.layer_in_two(
             &View::empty(),
             go_on,
             Durability::Power,
             |copying| copying.copy(&Content::Merged(&trees)),
             || Ok(()),
-        )?;
+        );
+        self.budget = own;
+        let made = made?;
         pass("snapshot/merged");
         layers.extend(made.map(|made| made.layer));
         Ok(())
@@ -259,7 +276,7 @@ impl Build<'_> {
     }
 }
 
-fn file_of(id: &SnapshotId) -> String {
+pub(super) fn file_of(id: &SnapshotId) -> String {
     format!("{id}.json")
 }
 

@@ -9,5 +9,6 @@ mod lies;
 mod place;
 mod registry;
 mod repaired;
+mod snapshots;
 mod stacked;
 mod tar;

@@ -84,14 +84,9 @@ impl Sandboxes {
         let this = self.clone();
         let swept = blocking("removing old snapshots", move || {
             for project in this.projects_with_templates() {
-                let store = this.template_store(&project)?;
-                for record in store.snapshots().map_err(Fault::Refused)? {
-                    let is_unused = record.facts.is_for_forks && !this.is_forking(&record.id);
-                    let is_unused = is_unused && this.users_of(&project, &record.id).is_empty();
-                    if is_unused || is_expired(&record, now()) {
-                        store.remove_snapshot(&record.id).map_err(Fault::Refused)?;
-                        this.jobs().note_leftovers(project.clone());
-                    }
+                // What is wrong with one project must not keep another one's.
+                if let Err(fault) = this.sweep_snapshots_of(&project) {
+                    tracing::warn!(%project, error = %fault, "old snapshots can't be removed");
                 }
             }
             Ok(())
@@ -99,6 +94,31 @@ impl Sandboxes {
         if let Err(fault) = swept.await {
             tracing::warn!(error = %fault, "old snapshots can't be removed");
         }
+    }
+
+    fn sweep_snapshots_of(&self, project: &ProjectId) -> Result<(), Fault> {
+        let store = self.template_store(project)?;
+        let lost = store.remove_lost_snapshots().map_err(Fault::Refused)?;
+        for id in &lost {
+            tracing::warn!(%project, snapshot = %id, "a snapshot was lost when the host lost power, and is removed");
+        }
+        if !lost.is_empty() {
+            self.jobs().note_leftovers(project.clone());
+        }
+        for record in store.snapshots().map_err(Fault::Refused)? {
+            let is_unused = record.facts.is_for_forks && !self.is_forking(&record.id);
+            let is_unused = is_unused && self.users_of(project, &record.id).is_empty();
+            if !is_unused && !is_expired(&record, now()) {
+                continue;
+            }
+            match store.remove_snapshot(&record.id) {
+                Ok(_) => self.jobs().note_leftovers(project.clone()),
+                Err(problem) => {
+                    tracing::warn!(%project, snapshot = %record.id, error = %problem, "an old snapshot can't be removed");
+                }
+            }
+        }
+        Ok(())
     }
 
     fn viewed(&self, project: &ProjectId, record: SnapshotRecord) -> SnapshotView {

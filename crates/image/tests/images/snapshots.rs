@@ -1,0 +1,136 @@
+//! Snapshots of directories that stand for what sandboxes changed.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use saggar_domain::template::TemplateId;
+use saggar_domain::{Labels, Problem, SnapshotFacts, SnapshotId, SnapshotRecord, TemplateName, Timestamp};
+use saggar_image::{Limits, NewSnapshot, Subject};
+use saggar_sandbox::RootChanges;
+
+use crate::place::{Place, is_root};
+
+struct Wanted<'a> {
+    number: u8,
+    name: Option<&'a TemplateName>,
+    is_for_forks: bool,
+    base: Option<&'a TemplateId>,
+    limits: Limits,
+}
+
+impl Wanted<'_> {
+    fn new(number: u8) -> Self {
+        Self { number, name: None, is_for_forks: false, base: None, limits: Limits::default() }
+    }
+}
+
+/// What a sandbox changed: one file.
+fn changed(place: &Place, name: &str, content: &[u8]) -> PathBuf {
+    let upper = place.path(&format!("upper-{name}"));
+    std::fs::create_dir_all(upper.join("home")).expect("the directory is ours");
+    std::fs::write(upper.join("home").join(name), content).expect("the directory is ours");
+    upper
+}
+
+fn take(place: &Place, upper: &PathBuf, wanted: &Wanted<'_>) -> Result<SnapshotRecord, Problem> {
+    let store = place.store();
+    let facts = SnapshotFacts {
+        name: wanted.name.cloned(),
+        sandbox: None,
+        parent: None,
+        labels: Labels::default(),
+        created_at: Timestamp::from_millis(1_800_000_000_000 + u64::from(wanted.number)),
+        expires_at: None,
+        frozen_us: 0,
+        bytes: 0,
+        entries: 0,
+        is_for_forks: wanted.is_for_forks,
+    };
+    let base = wanted.base.map(|id| store.templates().find_id(id).expect("readable").expect("it is there"));
+    let new = NewSnapshot { id: SnapshotId::from_random([wanted.number; 16]), facts, base, limits: wanted.limits };
+    let mut stop = || {
+        let upper = OwnedFd::from(std::fs::File::open(upper).expect("the directory is ours"));
+        Ok(RootChanges::of_held(upper, is_root().then_some(0)))
+    };
+    let mut resume = || Ok(Duration::ZERO);
+    store.take_snapshot(new, Subject { stop: &mut stop, resume: &mut resume }, &|| Ok(()))
+}
+
+#[test]
+fn a_name_stays_with_another_snapshot_of_the_same_files() {
+    let place = Place::new();
+    let store = place.store();
+    let upper = changed(&place, "file", b"same");
+    let name = TemplateName::parse("kept").expect("the test wrote it");
+    let named = |number| Wanted { name: Some(&name), ..Wanted::new(number) };
+    let first = take(&place, &upper, &named(1)).expect("it is small");
+    let second = take(&place, &upper, &named(2)).expect("it is small");
+    assert_eq!(first.template, second.template);
+    store.remove_snapshot(&first.id).expect("it is there").expect("it is there");
+    let found = store.templates().name(&name).expect("readable").map(|found| found.template);
+    assert_eq!(found.as_ref(), Some(&second.template));
+    store.remove_snapshot(&second.id).expect("it is there").expect("it is there");
+    assert_eq!(store.templates().name(&name).expect("readable"), None);
+    assert_eq!(place.stored(), Vec::<String>::new());
+}
+
+/// What is merged isn't new. Otherwise a sandbox that was often snapshotted could never be again.
+#[test]
+fn a_long_history_is_merged_whatever_one_snapshot_may_bring() {
+    let place = Place::new();
+    let limits = Limits { bytes_max: 256 << 10, ..Limits::default() };
+    let mut base: Option<TemplateId> = None;
+    for number in 1..=40 {
+        let upper = changed(&place, &format!("file{number}"), &vec![number; 64 << 10]);
+        // They aren't synced, which takes long.
+        let wanted = Wanted { is_for_forks: true, base: base.as_ref(), limits, ..Wanted::new(number) };
+        let taken = take(&place, &upper, &wanted).unwrap_or_else(|problem| panic!("{number}: {problem}"));
+        base = Some(taken.template);
+    }
+    let held =
+        place.store().templates().find_id(&base.expect("40 were taken")).expect("readable").expect("it is there");
+    assert_eq!(held.manifest.layers().len(), 24 + 1);
+    // What is new is bounded as before.
+    let upper = changed(&place, "large", &vec![1; 512 << 10]);
+    take(&place, &upper, &Wanted { limits, ..Wanted::new(41) }).expect_err("it is too large");
+}
+
+#[test]
+fn snapshots_that_a_loss_of_power_emptied_are_removed_and_hide_no_others() {
+    let place = Place::new();
+    let store = place.store();
+    let of = |number: u8, is_for_forks| {
+        let upper = changed(&place, &format!("file{number}"), &[number]);
+        take(&place, &upper, &Wanted { is_for_forks, ..Wanted::new(number) }).expect("it is small").id
+    };
+    let (unrecorded, unnamed, zeroed, whole) = (of(1, true), of(2, true), of(3, true), of(4, false));
+    let record = |id: &SnapshotId| place.path(&format!("data/templates/local/snapshots/{id}.json"));
+    let named = |id: &SnapshotId| {
+        let name = id.template_name();
+        place.path(&format!("data/templates/local/names/{}/{}", name.name(), name.tag()))
+    };
+    std::fs::write(record(&unrecorded), b"").expect("the directory is ours");
+    std::fs::write(named(&unnamed), b"").expect("the directory is ours");
+    std::fs::write(record(&zeroed), [0; 300]).expect("the directory is ours");
+    let ids = || store.snapshots().expect("readable").into_iter().map(|record| record.id).collect::<Vec<_>>();
+    assert!(ids().contains(&whole), "{:?}", ids());
+
+    let mut lost = store.remove_lost_snapshots().expect("ours");
+    lost.sort();
+    let mut expected = vec![unrecorded, unnamed, zeroed];
+    expected.sort();
+    assert_eq!(lost, expected);
+    assert_eq!(ids(), [whole.clone()]);
+    assert_eq!(store.remove_lost_snapshots().expect("ours"), []);
+    store.collect().expect("all names can be read").expect("nothing is imported");
+    assert!(store.check().expect("readable").findings.is_empty());
+    assert_eq!(place.stored().iter().filter(|file| file.starts_with("layers/")).count(), 1);
+
+    // Damage that no loss of power explains stays until somebody removes it.
+    std::fs::write(record(&whole), b"{").expect("the directory is ours");
+    assert_eq!(store.remove_lost_snapshots().expect("ours"), []);
+    assert_eq!(ids(), []);
+    store.remove_snapshot(&whole).expect("it can be removed").expect("it is there");
+    assert_eq!(place.stored(), Vec::<String>::new());
+}
