@@ -44,7 +44,11 @@ fn a_snapshot_has_the_files_of_the_root_and_the_programs_go_on() {
     let counting = "i=0; while :; do i=$((i+1)); echo $i > ~/count; done";
     let body = json!({ "command": counting, "wait": false });
     server.post(&format!("{sandbox}/execs"), &body);
+    // What its owner can't read is in it too, and stays as it is.
+    server.sh(&sandbox, "mkdir ~/shut && echo shut > ~/shut/f && chmod 000 ~/shut/f && chmod 300 ~/shut");
     let taken = server.post(&format!("{sandbox}/snapshots"), &json!({ "labels": { "a": "b" } })).expect(201);
+    let modes = "stat -c %a ~/shut ~/shut/f";
+    assert_eq!(stdout(&server.sh(&sandbox, modes)), "300\n0\n");
     let id = text(&taken, "id").to_owned();
     assert_eq!(
         (taken["has_processes"].as_bool(), text(&taken, "sandbox_id")),
@@ -59,6 +63,10 @@ fn a_snapshot_has_the_files_of_the_root_and_the_programs_go_on() {
     );
     let expected = "one\none\none\ntmp\n640 user 2 1000000000\nf\nfifo\n/home/user/d/e\nsandbox\n";
     assert!(stdout(&seen).starts_with(expected), "{seen}");
+    assert_eq!(
+        stdout(&server.sh(&copy, &format!("{modes}; chmod 700 ~/shut ~/shut/f; cat ~/shut/f"))),
+        "300\n0\nshut\n"
+    );
     if is_root() {
         let body = json!({ "command": "cat /opt/o /root/r && tail -1 /etc/passwd && ls /usr/bin/env /bin/sh && python3 -c 'print(6*7)'", "user": "root" });
         let seen = server.post(&format!("{copy}/execs"), &body).expect(200);
@@ -179,6 +187,11 @@ fn a_sandbox_goes_back_in_place_and_differences_are_told() {
     assert_eq!((text(&back, "state"), text(&back, "template")), ("running", before.as_str()));
     let seen = server.sh(&sandbox, "cat ~/d/text ~/gone; ls ~; echo $CANARY; pgrep -c sleep");
     assert_eq!(stdout(&seen), "a\nb\ngone\nd\ngone\nsame\nvalue\n0\n");
+    // What is recorded is as if it had been started from there, the names of its variables included.
+    let same = server.sandbox_with(&json!({ "template": before, "env": { "CANARY": "other" } }));
+    let hash = |path: &str| text(&server.get(path).expect(200), "policy_hash").to_owned();
+    assert_eq!(hash(&sandbox), hash(&same));
+    assert_eq!(server.delete(&same).status, 200);
     // The next snapshot came from the one it went back to.
     let next = take(&server, &sandbox);
     assert_eq!(text(&server.get(&format!("{SNAPSHOTS}/{next}")).expect(200), "parent_id"), before);
@@ -190,6 +203,26 @@ fn a_sandbox_goes_back_in_place_and_differences_are_told() {
         .post(&format!("{sandbox}/rollback"), &json!({ "snapshot": "snap_aaaaaaaaaaaaaaaaaaaaaaaaaa" }))
         .problem(404, "not_found");
     assert_eq!(stdout(&server.sh(&sandbox, "cat ~/new/x")), "x\n");
+}
+
+/// It is held all the time: whoever took it in between would cost the sandbox its life.
+#[test]
+fn a_sandbox_that_goes_back_keeps_its_volume() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let server = Server::start_with(&["--volumes-bytes-max", "128M", "--volumes-max", "3"]);
+    server.post("/api/v1/volumes", &json!({ "name": "data", "size": "32M" })).expect(201);
+    let wanted = json!({ "volumes": [{ "name": "data", "at": "/data", "mode": "rw" }] });
+    let sandbox = server.sandbox_with(&wanted);
+    let before = take(&server, &sandbox);
+    server.sh(&sandbox, "echo new > ~/file; echo kept > /data/file");
+    server.post(&format!("{sandbox}/rollback"), &json!({ "snapshot": before })).expect(200);
+    assert_eq!(stdout(&server.sh(&sandbox, "ls ~; cat /data/file; echo more >> /data/file")), "kept\n");
+    server.post(SANDBOXES, &wanted).problem(409, "conflict");
+    assert_eq!(server.delete(&sandbox).status, 200);
+    let next = server.sandbox_with(&wanted);
+    assert_eq!(stdout(&server.sh(&next, "cat /data/file")), "kept\nmore\n");
 }
 
 /// Sends a request that kills the server at this point, and starts the next one.

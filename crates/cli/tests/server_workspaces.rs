@@ -114,7 +114,8 @@ fn a_sandbox_with_a_directory_is_not_forked() {
     }
     let (server, _) = site();
     let sandbox = server.sandbox_with(&json!({ "workspace": "site" }));
-    let problem = server.post(&format!("{sandbox}/fork"), &json!({ "count": 1 })).problem(422, "unsupported_capability");
+    let problem =
+        server.post(&format!("{sandbox}/fork"), &json!({ "count": 1 })).problem(422, "unsupported_capability");
     assert!(problem.to_string().contains("workspace"), "{problem}");
     let listed = server.get(SANDBOXES).expect(200);
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(1), "{listed}");

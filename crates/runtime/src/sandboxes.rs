@@ -57,6 +57,7 @@ use crate::fault::Fault;
 use crate::secrets::{KeyFile, Vault};
 use crate::settings::Settings;
 use crate::signing::SigningKey;
+use crate::snapshots::Taking;
 use crate::supervisor::{Launcher, Places, Program};
 use crate::templates::Jobs;
 use admission::Slots;
@@ -97,6 +98,7 @@ struct Inner {
     services: Services,
     /// Snapshots that forks are being made from.
     forking: Mutex<BTreeSet<SnapshotId>>,
+    taking: Taking,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -135,6 +137,7 @@ impl Sandboxes {
             contexts: Contexts::default(),
             services: Services::default(),
             forking: Mutex::default(),
+            taking: Taking::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
@@ -200,6 +203,10 @@ impl Sandboxes {
     /// Code contexts, as far as this process knows more of them than their supervisors.
     pub(crate) fn code_contexts(&self) -> &Contexts {
         &self.inner.contexts
+    }
+
+    pub(crate) fn taking(&self) -> &Taking {
+        &self.inner.taking
     }
 
     /// The egress process of proxied sandboxes.

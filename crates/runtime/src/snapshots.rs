@@ -8,6 +8,7 @@
 mod compare;
 mod fork;
 mod keep;
+mod place;
 mod roll_back;
 mod still;
 mod take;
@@ -20,6 +21,7 @@ use crate::permit::Kind;
 
 pub use fork::{ForkOptions, Forked};
 pub use keep::SnapshotQuery;
+pub(crate) use place::Taking;
 
 /// Snapshots, as permits name them.
 pub const SNAPSHOTS: Kind = Kind::new("snapshots");

@@ -7,6 +7,7 @@
 //! The layers of what the sandbox was started from, and one with what it has changed. A long stack is merged into a shorter one first, so
 //! that neither a start nor the next snapshot takes longer for a longer history.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -151,9 +152,10 @@ impl Store {
         Ok(records)
     }
 
-    /// Number of snapshots, those that are being taken included.
-    pub fn count_snapshots(&self) -> Result<usize, Problem> {
-        Ok(listed(&self.snapshots)?.len())
+    /// Number of snapshots, together with these that are being taken.
+    pub fn count_snapshots(&self, taking: &BTreeSet<SnapshotId>) -> Result<usize, Problem> {
+        let stored: BTreeSet<String> = listed(&self.snapshots)?.into_iter().collect();
+        Ok(stored.len() + taking.iter().filter(|id| !stored.contains(&file_of(id))).count())
     }
 
     /// Removes a snapshot, also one that is damaged. Its layers stay as long as a template, another snapshot or a live sandbox uses them.

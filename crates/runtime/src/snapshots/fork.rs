@@ -63,9 +63,11 @@ impl Sandboxes {
         }
         self.check_forkable(live).await?;
         let env = self.environment_of(live).await?;
-        let record = self.take(live, TakeSnapshot::default(), Purpose::Forks).await?;
-        let _forking = self.begin_forking(&record.id);
-        let new = self.as_fork(live, &record.id, env, options.ttl).await?;
+        // In use before it is there: otherwise it might be removed before the first fork is.
+        let id = Self::new_snapshot_id();
+        let _forking = self.begin_forking(&id);
+        let record = self.take(live, id.clone(), TakeSnapshot::default(), Purpose::Forks).await?;
+        let new = self.as_fork(live, &id, env, options.ttl).await?;
         let frozen = Duration::from_micros(record.facts.frozen_us);
         let mut forks = Vec::with_capacity(options.count as usize);
         let mut left = options.count as usize;

@@ -31,14 +31,20 @@ impl Sandboxes {
     pub async fn take_snapshot(&self, permit: &Permit, take: TakeSnapshot) -> Result<SnapshotView, Fault> {
         let live = self.changeable(permit).await?;
         let this = self.clone();
-        let work = tokio::spawn(async move { this.take(&live, take, Purpose::Snapshot).await });
+        let work =
+            tokio::spawn(async move { this.take(&live, Self::new_snapshot_id(), take, Purpose::Snapshot).await });
         let record = work.await.map_err(|error| Fault::internal("taking a snapshot", error))??;
         Ok(SnapshotView { record, used_by: Vec::new() })
+    }
+
+    pub(super) fn new_snapshot_id() -> SnapshotId {
+        SnapshotId::from_random(random())
     }
 
     pub(super) async fn take(
         &self,
         live: &Arc<Live>,
+        id: SnapshotId,
         take: TakeSnapshot,
         purpose: Purpose,
     ) -> Result<SnapshotRecord, Fault> {
@@ -65,7 +71,7 @@ impl Sandboxes {
             is_for_forks: purpose == Purpose::Forks,
         };
         let (this, taken_of) = (self.clone(), Arc::clone(live));
-        let write = move || this.write_snapshot(&taken_of, description.based_on, facts);
+        let write = move || this.write_snapshot(&taken_of, id, description.based_on, facts);
         let record = blocking("taking a snapshot", write).await?;
         if purpose == Purpose::Snapshot {
             live.set_latest_snapshot(record.id.clone());
@@ -76,19 +82,13 @@ impl Sandboxes {
     fn write_snapshot(
         &self,
         live: &Live,
+        id: SnapshotId,
         based_on: Option<BasedOn>,
         facts: SnapshotFacts,
     ) -> Result<SnapshotRecord, Fault> {
         let store = self.template_store(&live.project)?;
         let limits = self.settings().snapshots;
-        // Snapshots for forks count too: they take room as others do.
-        let count = store.count_snapshots().map_err(Fault::Refused)?;
-        if count >= limits.count_max {
-            return Err(Fault::Capacity {
-                what: format!("the project has {count} snapshots, and {} are allowed", limits.count_max),
-                retry_after: std::time::Duration::from_secs(1),
-            });
-        }
+        let _place = self.take_place(&store, &live.project, &id)?;
         let base = match based_on {
             None => None,
             Some(BasedOn { id, project }) => {
@@ -103,9 +103,8 @@ impl Sandboxes {
                 Some(held.ok_or_else(lost)?)
             }
         };
-        let id = SnapshotId::from_random(random());
         pass("snapshot/begun");
-        let still = std::cell::RefCell::new(None);
+        let still = std::cell::RefCell::new(None::<Still>);
         let mut stop = || {
             let (begun, changes) = Still::begin(&live.socket)?;
             still.replace(Some(begun));
@@ -117,7 +116,7 @@ impl Sandboxes {
             true => {
                 Err(Problem::new(Code::SandboxEnded, "the sandbox ended while its files were read", "take one earlier"))
             }
-            false => Ok(()),
+            false => still.borrow().as_ref().map_or(Ok(()), Still::check_time),
         };
         let limits = Limits { bytes_max: limits.bytes_max.bytes(), ..Limits::default() };
         let new = NewSnapshot { id, facts, base, limits };
