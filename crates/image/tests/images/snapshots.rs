@@ -1,6 +1,7 @@
 //! Snapshots of directories that stand for what sandboxes changed.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -75,6 +76,25 @@ fn a_name_stays_with_another_snapshot_of_the_same_files() {
     assert_eq!(place.stored(), Vec::<String>::new());
 }
 
+/// The sandbox goes on, and finds what it left. Root needs no permission, so this is about ordinary users.
+#[test]
+fn what_nobody_may_read_is_read_and_stays_so() {
+    let place = Place::new();
+    let upper = changed(&place, "file", b"closed");
+    let (directory, file) = (upper.join("home"), upper.join("home/file"));
+    let set = |path: &PathBuf, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the directory is ours");
+    };
+    let mode = |path: &PathBuf| path.metadata().expect("the directory is ours").mode() & 0o7777;
+    set(&file, 0);
+    set(&directory, 0o300);
+    let taken = take(&place, &upper, &Wanted::new(1)).expect("it is small");
+    assert_eq!((mode(&directory), mode(&file)), (0o300, 0));
+    set(&directory, 0o700);
+    let held = place.store().templates().find_id(&taken.template).expect("readable").expect("it is there");
+    assert_eq!((taken.facts.bytes, held.manifest.layers().len()), (6, 1));
+}
+
 /// What is merged isn't new. Otherwise a sandbox that was often snapshotted could never be again.
 #[test]
 fn a_long_history_is_merged_whatever_one_snapshot_may_bring() {
@@ -121,7 +141,7 @@ fn snapshots_that_a_loss_of_power_emptied_are_removed_and_hide_no_others() {
     let mut expected = vec![unrecorded, unnamed, zeroed];
     expected.sort();
     assert_eq!(lost, expected);
-    assert_eq!(ids(), [whole.clone()]);
+    assert_eq!(ids(), std::slice::from_ref(&whole));
     assert_eq!(store.remove_lost_snapshots().expect("ours"), []);
     store.collect().expect("all names can be read").expect("nothing is imported");
     assert!(store.check().expect("readable").findings.is_empty());
