@@ -50,6 +50,7 @@ fn what_version_1_answers_is_understood() {
                 "exited"
             }
             Reply::Opened => "opened",
+            Reply::Still(_) | Reply::WentOn { .. } | Reply::Environment { .. } => panic!("no answer of version 1"),
             Reply::Done => "done",
             Reply::Used(report) => {
                 assert_eq!((report.now.memory_bytes, report.samples.len()), (Some(1_048_576), 1));
