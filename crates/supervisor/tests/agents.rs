@@ -32,6 +32,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
             pidfd: pidfd(&agent),
             listener: silent(),
             layer: None,
+            changes: None,
             gates: None,
             kept: Vec::new(),
         },

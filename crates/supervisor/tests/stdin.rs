@@ -33,6 +33,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
             pidfd: pidfd_open(Pid::from_child(&agent), PidfdFlags::empty()).expect("our own child"),
             listener: Listener::from_fd(eventfd(0, EventfdFlags::CLOEXEC).expect("descriptors are left")),
             layer: None,
+            changes: None,
             gates: None,
             kept: Vec::new(),
         },

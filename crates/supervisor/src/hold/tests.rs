@@ -19,7 +19,7 @@ use super::exec::OUTPUT_WINDOW;
 use super::happenings::Heard;
 use super::moment::Moment;
 use super::network::EVENTS_MAX;
-use super::{Hold, Holding, Inside};
+use super::{Hold, Holding, Inside, Outcome};
 use crate::channel::Channel;
 use crate::control::{Client, EventBody, Op, Received, Reply, StartExec, Terms};
 
@@ -401,7 +401,7 @@ fn the_loop_ends_with_the_agent_and_tells_those_who_follow() {
         }),
     );
     fake.say(&[HELLO]);
-    let held = fake.hold.run();
+    let Outcome::Ended(held) = fake.hold.run() else { panic!("nothing asked it to begin again") };
     assert!(held.reaped.is_some());
     assert_eq!((held.last_word.reason, held.last_word.execs.len()), (EndReason::AgentLost, 1));
     assert!(matches!(late.receive().unwrap(), Received::Reply(Reply::Started(_))));
