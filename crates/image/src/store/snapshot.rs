@@ -170,13 +170,14 @@ impl Store {
         let removed = self.remove(&name)?;
         pass("snapshot/unnamed");
         self.forget_snapshot(id)?;
-        // A name that leads elsewhere by now isn't this snapshot's.
-        if let Some((name, template)) = record.and_then(|record| record.facts.name.zip(Some(record.template)))
-            && self.templates.name(&name)?.is_some_and(|found| found.template == template)
-            // Two snapshots of the same files are one template: the name may have moved to the other one.
-            && !self.snapshots()?.iter().any(|other| other.facts.name.as_ref() == Some(&name) && other.template == template)
+        // A name that leads elsewhere by now isn't this snapshot's. Neither is one that has moved to a later snapshot of the same files,
+        // which are the same template.
+        if let Some(record) = record
+            && let Some(name) = &record.facts.name
+            && self.templates.name(name)?.is_some_and(|found| found.template == record.template)
+            && !self.snapshots()?.iter().any(|other| has_taken_name(other, &record))
         {
-            return self.remove(&name).map(Some);
+            return self.remove(name).map(Some);
         }
         Ok(Some(removed))
     }
@@ -276,6 +277,11 @@ impl Build<'_> {
         }
         Ok(record)
     }
+}
+
+fn has_taken_name(later: &SnapshotRecord, record: &SnapshotRecord) -> bool {
+    let of = |record: &SnapshotRecord| (record.facts.name.clone(), record.template.clone());
+    of(later) == of(record) && (later.facts.created_at, &later.id) > (record.facts.created_at, &record.id)
 }
 
 pub(super) fn file_of(id: &SnapshotId) -> String {
