@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentHash, AgentSandbox, ProjectId, RunId, RunState, SandboxId, Timeout};
+use saggar_domain::{AgentHash, AgentSandbox, HostPath, ProjectId, RunId, RunState, SandboxId, Timeout};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -19,6 +19,11 @@ use crate::time::Timestamp;
 pub struct StartRun {
     /// The agent.
     pub agent: Agent,
+    /// A directory of the server's host, copy-on-write at /workspace in the sandboxes of the run and of its children: only
+    /// for a user of that host, through the server's Unix socket. It is opened with that user's rights.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::HostDirectory>)]
+    pub directory: Option<HostPath>,
     /// Labels for finding it again.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schema(value_type = schema::TextMap)]

@@ -223,6 +223,65 @@ fn without_a_server_one_is_started_as_this_user_and_used_again() {
     eventually("it stopped", || is_gone(pids[2]));
 }
 
+/// A small repository with a failing test, and a scripted agent that mends it.
+fn repository(directory: &Path) -> PathBuf {
+    let repository = directory.join("project");
+    std::fs::create_dir(&repository).expect("ours");
+    std::fs::write(repository.join("leap.sh"), "leap() { [ $(($1 % 4)) = 0 ]; }\n").expect("ours");
+    std::fs::write(repository.join("test.sh"), ". ./leap.sh\nleap 2024 && ! leap 1900 && echo passed\n").expect("ours");
+    for line in
+        [&["init", "-q"][..], &["add", "."], &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]]
+    {
+        let status = Command::new("git").args(line).current_dir(&repository).env("HOME", directory).status();
+        assert!(status.expect("git is there").success());
+    }
+    let turns = [
+        "{ text = \"I look.\", calls = [{ tool = \"files\", arguments = { op = \"search\", path = \"/workspace\", text = \"leap()\" } }] }",
+        "{ calls = [{ tool = \"shell\", arguments = { command = \"sh test.sh\", cwd = \"/workspace\" } }] }",
+        "{ calls = [{ tool = \"edit\", arguments = { op = \"view\", path = \"/workspace/leap.sh\" } }] }",
+        "{ calls = [{ tool = \"edit\", arguments = { op = \"replace\", path = \"/workspace/leap.sh\", old = \"= 0 ];\", new = \"= 0 ] && [ $(($1 % 100)) != 0 -o $(($1 % 400)) = 0 ];\" } }] }",
+        "{ calls = [{ tool = \"shell\", arguments = { command = \"sh test.sh\", cwd = \"/workspace\" } }] }",
+        "{ text = \"1900 is no leap year any more.\" }",
+    ];
+    agent(directory, "[tools]\nshell = {}\nfiles = {}\nedit = {}", &turns.join(", "));
+    repository
+}
+
+#[test]
+fn an_agent_mends_a_test_in_a_repository_which_changes_only_when_the_changes_are_applied() {
+    let directory = new_directory();
+    let repository = repository(&directory);
+    let test = |expected: bool| {
+        let passed = Command::new("sh").arg("test.sh").current_dir(&repository).output().expect("a shell");
+        assert_eq!(passed.stdout == b"passed\n", expected, "{passed:?}");
+    };
+    test(false);
+    let run = ["agent", "run", "Mend the test", "--workspace", "./project"];
+    let (code, said, error) = finish(&mut in_directory(&directory, &run));
+    assert_eq!(code, 0, "{said}{error}");
+    assert!(said.contains("passed") && said.contains("completed"), "{said}");
+    test(false);
+    let changes = |what: &str| {
+        let told = error.split(&format!("saggar changes {what} ")).nth(1).expect("the command");
+        let words: Vec<&str> = told.split([';', '\n']).next().expect("its words").split(' ').collect();
+        finish(&mut in_directory(&directory, &[&["changes", what], &words[..]].concat()))
+    };
+    let (code, diff, complaint) = changes("diff");
+    assert!(code == 0 && diff.contains("+leap() { [ $(($1 % 4)) = 0 ] && ["), "{diff}{complaint}");
+    let (code, _, complaint) = changes("apply");
+    assert_eq!(code, 0, "{complaint}");
+    test(true);
+    // A directory is named by its path only by a user of the host.
+    let server = Server::start();
+    let (code, _, error) = finish(&mut on(&server, &directory, &run));
+    assert!(code == 1 && error.contains("only by a user of that host"), "{code} {error}");
+    let own: Value =
+        serde_json::from_slice(&std::fs::read(directory.join("data/own-server.json")).expect("written")).expect("JSON");
+    let pid = own["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid");
+    kill_process(Pid::from_raw(pid).expect("a pid"), Signal::TERM).expect("ours");
+    eventually("it stopped", || is_gone(pid));
+}
+
 /// Nobody waits for it here, so it may be a zombie.
 fn is_gone(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentHash, AgentSandbox};
+use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser};
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
@@ -20,6 +20,10 @@ pub struct AgentSpec {
     /// Which definition it was started from. Says nothing about how it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<AgentIdentity>,
+    /// A directory of a user of the host, copy-on-write in the sandboxes of the run and of its children. Set by the
+    /// server, which knows who asked; no definition has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<OwnDirectory>,
     /// System prompt.
     #[serde(default)]
     pub system: Option<Body>,
@@ -44,6 +48,14 @@ pub struct AgentSpec {
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, AgentSpec>,
+}
+
+/// A directory of the host, and the user in whose name it is opened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnDirectory {
+    pub path: HostPath,
+    pub user: HostUser,
 }
 
 /// Which definition a run was started from.

@@ -88,6 +88,7 @@ impl Run {
         };
         spec.tools.retain(|name, _| own.tools.contains_key(name));
         spec.sandbox = spec.sandbox.within(&own.sandbox);
+        spec.directory = own.directory.clone();
         spec.agents = own.agents.clone();
         spec.task = task.clone();
         spec.budget = *budget;

@@ -28,7 +28,7 @@ mod retry;
 mod rules;
 mod run;
 
-pub use agent::{AgentIdentity, AgentSpec, ModelRef, OPEN_STEPS_DEFAULT, OPEN_STEPS_MAX, ToolSpec};
+pub use agent::{AgentIdentity, AgentSpec, ModelRef, OPEN_STEPS_DEFAULT, OPEN_STEPS_MAX, OwnDirectory, ToolSpec};
 pub use body::{BODY_INLINE_MAX, Body};
 pub use budget::{Budget, BudgetName, Ledger, Spending};
 pub use built_in::{BuiltIn, BuiltInTool};

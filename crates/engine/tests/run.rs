@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    Body, Budget, BudgetName, ChildEnd, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry, Event, Input, Rejected,
-    Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
+    AgentSpec, Body, Budget, BudgetName, ChildEnd, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry, Event, Input,
+    Rejected, Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
 };
 use support::{Driven, agent, parallel, reply};
 
@@ -282,8 +282,9 @@ fn cancelling_gives_up_what_is_open() {
 }
 
 #[test]
-fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
-    let mut driven = Driven::start(agent());
+fn a_fork_goes_on_from_a_past_with_keys_of_its_own_and_without_a_directory_of_the_host() {
+    let directory = serde_json::from_str(r#"{"path": "/srv/site", "user": {"uid": 7, "gid": 7}}"#).unwrap();
+    let mut driven = Driven::start(AgentSpec { directory: Some(directory), ..agent() });
     driven.reply(&[("keyed", "{}")]);
     let key = driven.run.pending().next().unwrap().key.clone();
     driven.returned("one");
@@ -303,6 +304,7 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own() {
     assert_ne!(pending.key, key);
     assert_eq!((pending.step, fork.run.generation(), fork.run.id()), (2, 3, Some(&run)));
     assert!(fork.run.is_logical_only());
+    assert!(driven.run.agent().unwrap().directory.is_some() && fork.run.agent().unwrap().directory.is_none());
     fork.check();
 }
 

@@ -48,6 +48,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
     AgentSpec {
         name: name.to_owned(),
         identity: None,
+        directory: None,
         system: None,
         task: Body::text("simulate"),
         model: ModelRef {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use saggar_api::Label;
 
-use super::arguments::ServerArguments;
+use super::arguments::{HostDirectory, ServerArguments, host_directory};
 
 /// Exit statuses of `saggar agent`.
 const STATUS: &str = "Exit status: 0 done; 1 the agent is invalid, the server refused, or the run did not complete; 125 saggar failed; 130 interrupted.\n\
@@ -41,7 +41,7 @@ pub(crate) enum AgentCommand {
     },
     /// Start a run of an agent and follow it
     #[command(
-        after_help = "Ctrl-C asks whether to pause the run, to cancel it, or to leave it running.\n\nExamples:\n  saggar agent run 'Mend the test'\n  saggar agent run --agent agents/mender.toml --detach 'Mend the test'"
+        after_help = "Ctrl-C asks whether to pause the run, to cancel it, or to leave it running.\n\nExamples:\n  saggar agent run 'Mend the test' --workspace .\n  saggar agent run --agent agents/mender.toml --detach 'Mend the test'"
     )]
     Run {
         /// What the agent is asked to do [default: the task in its file]
@@ -50,6 +50,10 @@ pub(crate) enum AgentCommand {
         /// Agent file in TOML or JSON
         #[arg(short, long, value_name = "FILE", default_value = "agent.toml")]
         agent: PathBuf,
+        /// Directory at /workspace, copy-on-write: a path such as `.`, through the server's Unix socket, or a name that the
+        /// server's operator gave. It stays as it is until you apply the changes
+        #[arg(short, long, value_name = "NAME|DIR", value_parser = host_directory)]
+        workspace: Option<HostDirectory>,
         /// Label for finding the run again (repeatable)
         #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
         labels: Vec<Label>,

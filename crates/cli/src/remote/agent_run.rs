@@ -4,16 +4,18 @@
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use saggar_api::client::{Client, RunHandle};
 use saggar_api::{JournalQuery, Label, Run, StartRun};
+use saggar_domain::{HostPath, SandboxId, SandboxState};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::interval;
+use tokio::time::{interval, sleep};
 
 use super::agent_commands::checked;
+use super::arguments::HostDirectory;
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::journal_line::{entry_line, outcome};
@@ -27,12 +29,16 @@ const NOT_COMPLETED: u8 = 1;
 const INTERRUPTED: u8 = 130;
 /// Entries that wait to be shown.
 const ENTRIES_MAX: usize = 64;
+/// How long to wait for the end of a sandbox, and how often to look.
+const END_PATIENCE: Duration = Duration::from_secs(30);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the status line is drawn.
 const TICK: Duration = Duration::from_secs(1);
 
 pub(crate) struct RunRequest {
     pub(crate) task: Option<String>,
     pub(crate) agent: PathBuf,
+    pub(crate) workspace: Option<HostDirectory>,
     pub(crate) labels: Vec<Label>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) is_detached: bool,
@@ -52,9 +58,30 @@ impl RunRequest {
                 "write what to do: saggar agent run 'TASK'",
             ));
         }
-        let start = StartRun { agent, labels: collected(self.labels)? };
+        let directory = match self.workspace {
+            None => None,
+            Some(HostDirectory::Path(path)) => Some(existing(path)?),
+            Some(HostDirectory::Named(name)) => {
+                agent.sandbox.workspace = Some(name);
+                None
+            }
+        };
+        let start = StartRun { agent, directory, labels: collected(self.labels)? };
         Ok(Resolved { file: self.agent, start, idempotency_key: self.idempotency_key, is_detached: self.is_detached })
     }
+}
+
+/// The directory from the root, without links, so that it is what the person meant.
+fn existing(path: HostPath) -> Result<HostPath, CommandFailure> {
+    let wrong = |why: String| {
+        CommandFailure::ours("workspace", format!("{}: {why}", path.as_str()), "name a directory of this host")
+    };
+    let found = std::fs::canonicalize(path.as_str()).map_err(|error| wrong(error.to_string()))?;
+    if !found.is_dir() {
+        return Err(wrong("it is not a directory".to_owned()));
+    }
+    let text = found.to_str().ok_or_else(|| wrong("its path is not UTF-8".to_owned()))?;
+    HostPath::parse(text).map_err(wrong)
 }
 
 /// A request without contradictions.
@@ -65,7 +92,9 @@ pub(crate) struct Resolved {
     is_detached: bool,
 }
 
-pub(crate) async fn main(client: &Client, request: Resolved, is_json: bool) -> CommandResult {
+pub(crate) async fn main(client: &Client, is_own: bool, request: Resolved, is_json: bool) -> CommandResult {
+    // The sandboxes of a server of our own are in our data directory.
+    let changes_flag = if is_own { "" } else { " --server" };
     let started = match &request.idempotency_key {
         Some(key) => client.start_run_once(&request.start, key).await,
         None => client.start_run(&request.start).await,
@@ -77,7 +106,16 @@ pub(crate) async fn main(client: &Client, request: Resolved, is_json: bool) -> C
     }
     match request.is_detached {
         true => Ok(0),
-        false => Watch::begin(client.run(run.id), is_json)?.follow().await,
+        false => {
+            let sandbox = &request.start.agent.sandbox;
+            let has_workspace = request.start.directory.is_some() || sandbox.workspace.is_some();
+            let watch = Watch {
+                workspace_on: has_workspace.then(|| client.clone()),
+                server_flag: changes_flag,
+                ..Watch::begin(client.run(run.id), is_json)?
+            };
+            watch.follow().await
+        }
     }
 }
 
@@ -88,6 +126,10 @@ struct Watch {
     sums: RunSums,
     status: StatusLine,
     interrupt: Signal,
+    /// The server, if it has a workspace whose changes are kept at the end.
+    workspace_on: Option<Client>,
+    /// How `saggar changes` finds the sandbox.
+    server_flag: &'static str,
 }
 
 /// What a person wants after Ctrl-C.
@@ -101,7 +143,8 @@ enum Wish {
 impl Watch {
     fn begin(run: RunHandle, is_json: bool) -> Result<Self, CommandFailure> {
         let (sums, status) = (RunSums::default(), StatusLine::new(!is_json));
-        Ok(Self { run, is_json, sums, status, interrupt: signal(SignalKind::interrupt())? })
+        let interrupt = signal(SignalKind::interrupt())?;
+        Ok(Self { run, is_json, sums, status, interrupt, workspace_on: None, server_flag: "" })
     }
 
     async fn follow(mut self) -> CommandResult {
@@ -209,8 +252,28 @@ impl Watch {
         let is_completed = run.outcome.as_ref().is_some_and(|outcome| outcome["outcome"] == "completed");
         if !self.is_json {
             print(conclusion(&run, &self.sums).as_bytes())?;
+            if let (Some(client), Some(sandbox)) = (&self.workspace_on, &run.sandbox_id) {
+                until_ended(client, sandbox).await;
+                note(&format!(
+                    "the workspace is as it was; look at the changes with: saggar changes diff {sandbox}{0}; apply them with: saggar changes apply {sandbox}{0}",
+                    self.server_flag
+                ));
+            }
         }
         Ok(if is_completed { 0 } else { NOT_COMPLETED })
+    }
+}
+
+/// Waits until the run's sandbox has ended, because its changes are kept only then.
+async fn until_ended(client: &Client, sandbox: &SandboxId) {
+    let sandbox = client.sandbox(sandbox.clone());
+    let begun = Instant::now();
+    while begun.elapsed() < END_PATIENCE {
+        match sandbox.get().await {
+            Ok(found) if found.state != SandboxState::Ended => sleep(LOOK_EVERY).await,
+            // A record that is gone was of a sandbox that has ended.
+            Ok(_) | Err(_) => return,
+        }
     }
 }
 

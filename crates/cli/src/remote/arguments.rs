@@ -363,7 +363,7 @@ pub(crate) enum HostDirectory {
     Path(HostPath),
 }
 
-fn host_directory(text: &str) -> Result<HostDirectory, String> {
+pub(super) fn host_directory(text: &str) -> Result<HostDirectory, String> {
     if text.contains('/') || [".", ".."].contains(&text) {
         let path = std::path::absolute(text).map_err(|error| format!("the current directory: {}", error.kind()))?;
         let path = path.to_str().ok_or("its path is not UTF-8")?;

@@ -26,6 +26,7 @@ use super::settings::{self, Access};
 /// Where the server is, below the data directory.
 const PLACE: &str = "own-server.json";
 const LOCK: &str = "own-server.lock";
+const SOCKET: &str = "own-server.sock";
 const LOG: &str = "own-server.log";
 /// Size in bytes from which the log is begun anew.
 const LOG_BYTES_MAX: u64 = 4 << 20;
@@ -44,16 +45,16 @@ struct OwnServer {
 }
 
 /// A client for the configured server, for one that answers at the default address, or for one of this user's own, which
-/// is started if it doesn't run.
-pub(crate) async fn client(arguments: &ServerArguments) -> Result<(Client, Access), CommandFailure> {
+/// is started if it doesn't run. The last part says whether it is one of our own.
+pub(crate) async fn client(arguments: &ServerArguments) -> Result<(Client, Access, bool), CommandFailure> {
     let (client, access) = settings::client(arguments)?;
     if access.is_configured {
-        return Ok((client, access));
+        return Ok((client, access, false));
     }
     let data = DataDirectory::open(None)?.path().to_owned();
     // Without a key the default address is another's server.
     if access.key.is_some() && answers(&client).await {
-        return Ok((client, access));
+        return Ok((client, access, false));
     }
     if let Some(own) = read(&data.join(PLACE))
         && let Some(found) = reach(&own).await?
@@ -87,13 +88,13 @@ async fn answers(client: &Client) -> bool {
     tokio::time::timeout(HEALTH_PATIENCE, client.health()).await.is_ok_and(|health| health.is_ok())
 }
 
-async fn reach(own: &OwnServer) -> Result<Option<(Client, Access)>, CommandFailure> {
+async fn reach(own: &OwnServer) -> Result<Option<(Client, Access, bool)>, CommandFailure> {
     let key = Secret::new(&own.api_key);
     let client = Client::new(ClientOptions::new(&own.url).with_key(key.clone()))?;
     if !answers(&client).await {
         return Ok(None);
     }
-    Ok(Some((client, Access { url: own.url.clone(), key: Some(key), is_configured: true })))
+    Ok(Some((client, Access { url: own.url.clone(), key: Some(key), is_configured: true }, true)))
 }
 
 /// `None` also for a file that others could have written or that isn't ours.
@@ -132,6 +133,7 @@ async fn start(data: &Path) -> Result<OwnServer, CommandFailure> {
     let mut command = Command::new(program);
     command.args(["serve", "--address", "127.0.0.1", "--port", "0", "--auth", "keys", "--tls", "false"]);
     command.args(["--stop-when-idle", IDLE]).arg("--data-dir").arg(data);
+    command.arg("--socket").arg(data.join(SOCKET)).args(["--socket-mode", "0600"]);
     // Ctrl-C on our terminal is for us.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log(data)?);
     let mut child = command.spawn().map_err(|error| failed(&error))?;
@@ -153,6 +155,8 @@ async fn start(data: &Path) -> Result<OwnServer, CommandFailure> {
             "make one with: saggar key create agent --data-dir DIR",
         )
     })?;
+    // The kernel says there who we are, so that we may name directories of this host.
+    let url = if data.join(SOCKET).exists() { format!("unix:{}", data.join(SOCKET).display()) } else { url };
     let own = OwnServer { url, api_key, pid };
     write(&place, &own)?;
     Ok(own)

@@ -26,7 +26,7 @@ const CHILDREN_SHOWN: u32 = 20;
 pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -> CommandResult {
     match command {
         RunsCommand::Start { agent, labels, idempotency_key, follow } => {
-            let start = StartRun { agent: read_agent(&agent)?, labels: collected(labels)? };
+            let start = StartRun { agent: read_agent(&agent)?, directory: None, labels: collected(labels)? };
             let started = match idempotency_key {
                 Some(key) => client.start_run_once(&start, &key).await,
                 None => client.start_run(&start).await,

@@ -23,6 +23,8 @@ impl Run {
                     born.started_at = *at;
                     born.is_logical_only = *is_logical_only;
                     born.child_of = None;
+                    // It was opened in the name of who started the run. A fork may be another's.
+                    born.agent.directory = None;
                 }
                 self.epoch = 0;
                 for open in std::mem::take(&mut self.open) {

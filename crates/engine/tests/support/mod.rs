@@ -143,6 +143,7 @@ pub fn agent() -> AgentSpec {
     AgentSpec {
         name: "tester".to_owned(),
         identity: None,
+        directory: None,
         system: None,
         task: Body::text("do it"),
         model: ModelRef {

@@ -97,6 +97,7 @@ fn nobody() -> AgentSpec {
     AgentSpec {
         name: String::new(),
         identity: None,
+        directory: None,
         system: None,
         task: Body::text(""),
         model,

@@ -100,6 +100,7 @@ mod tests {
         let agent = AgentSpec {
             name: "a".to_owned(),
             identity: None,
+            directory: None,
             system: None,
             task: Body::text(task),
             model,

@@ -201,6 +201,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
     AgentSpec {
         name: name.to_owned(),
         identity: None,
+        directory: None,
         system: None,
         task: Body::text("do it"),
         model: ModelRef {

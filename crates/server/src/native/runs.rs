@@ -5,10 +5,10 @@ use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
-use saggar_engine::Body;
+use saggar_engine::{AgentSpec, Body};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
-use saggar_http::extract::{Json, JsonText, Query, path_text};
+use saggar_http::extract::{Json, JsonText, LocalCaller, Query, path_text};
 use saggar_http::wire;
 use saggar_runtime::Permit;
 use saggar_runtime::runs::{Instruction, NewRun};
@@ -45,6 +45,7 @@ resource! {
 pub(crate) async fn start(
     allowed: Allowed<RunsStart>,
     State(server): State<Shared>,
+    LocalCaller(caller): LocalCaller,
     headers: HeaderMap,
     body: JsonText,
 ) -> Result<Response, Refusal> {
@@ -53,7 +54,9 @@ pub(crate) async fn start(
     wire_run::check(&start.agent)?;
     let idempotency = idempotency(&headers, &start)?;
     let labels = wire::labels(start.labels.iter())?;
-    let new = NewRun { agent: wire_run::agent(start.agent), labels, idempotency };
+    let directory = wire_run::directory(&start, caller)?;
+    let agent = AgentSpec { directory, ..wire_run::agent(start.agent) };
+    let new = NewRun { agent, labels, idempotency };
     let (row, _) = server.runs.start(&allowed.permit, new).await?;
     Ok((StatusCode::CREATED, axum::Json(wire_run::run(row)?)).into_response())
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use saggar_api as api;
-use saggar_domain::{AgentSandbox, RunState, Timeout};
+use saggar_domain::{AgentSandbox, HostUser, RunState, Timeout};
 use saggar_engine::{
-    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, OPEN_STEPS_DEFAULT, RetryPolicy, ToolSpec,
+    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, OPEN_STEPS_DEFAULT, OwnDirectory,
+    RetryPolicy, ToolSpec,
 };
 use saggar_http::Refusal;
 use saggar_http::wire;
@@ -60,6 +61,24 @@ pub(crate) fn check(agent: &api::Agent) -> Result<(), Refusal> {
         return Err(Refusal::invalid("the agent has no task", "set `task`, or use: saggar agent run \"TASK\""));
     }
     Ok(())
+}
+
+/// The directory that a request names. A path is only for a user of this host.
+pub(crate) fn directory(start: &api::StartRun, caller: Option<HostUser>) -> Result<Option<OwnDirectory>, Refusal> {
+    match (&start.directory, caller) {
+        (None, _) => Ok(None),
+        (Some(_), _) if start.agent.sandbox.workspace.is_some() => Err(Refusal::new(
+            api::Code::Contradiction,
+            "directory and the agent's sandbox.workspace are both mounted at /workspace",
+            "leave one of them out",
+        )),
+        (Some(path), Some(user)) => Ok(Some(OwnDirectory { path: path.clone(), user })),
+        (Some(_), None) => Err(Refusal::new(
+            api::Code::Forbidden,
+            "a directory of the host can be named only by a user of that host, through the server's Unix socket",
+            "connect to that socket, such as with --url unix:/run/saggar.sock; or ask the operator for a workspace by name",
+        )),
+    }
 }
 
 pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
@@ -119,6 +138,7 @@ fn spec(
         tools: tools.collect(),
         name,
         identity: None,
+        directory: None,
         system: system.map(Body::text),
         task: Body::text(task),
         model: ModelRef {

@@ -115,7 +115,7 @@ impl RunSandbox {
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
         let new = NewSandbox {
             spec: self.about.agent.sandbox.draft(),
-            workspace: self.about.agent.sandbox.workspace.clone().map(AskedWorkspace::Named),
+            workspace: self.workspace(),
             labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
@@ -133,6 +133,12 @@ impl RunSandbox {
                 created => return Ok(created?.sandbox),
             }
         }
+    }
+
+    fn workspace(&self) -> Option<AskedWorkspace> {
+        let agent = &self.about.agent;
+        let own = agent.directory.clone().map(|own| AskedWorkspace::Directory { path: own.path, user: own.user });
+        own.or_else(|| agent.sandbox.workspace.clone().map(AskedWorkspace::Named))
     }
 
     /// Fails while runs that have waited longer need the capacity. An existing sandbox needs none.
