@@ -27,6 +27,7 @@ use super::settings::{self, Access};
 const PLACE: &str = "own-server.json";
 const LOCK: &str = "own-server.lock";
 const SOCKET: &str = "own-server.sock";
+const UNIX: &str = "unix:";
 const LOG: &str = "own-server.log";
 /// Size in bytes from which the log is begun anew.
 const LOG_BYTES_MAX: u64 = 4 << 20;
@@ -102,7 +103,7 @@ fn read(path: &Path) -> Option<OwnServer> {
     let found = std::fs::symlink_metadata(path).ok()?;
     let is_private = found.is_file() && found.mode() & 0o077 == 0 && found.uid() == rustix::process::geteuid().as_raw();
     let text = is_private.then(|| std::fs::read(path).ok()).flatten()?;
-    serde_json::from_slice(&text).ok()
+    serde_json::from_slice(&text).ok().filter(|own: &OwnServer| own.url.starts_with(UNIX))
 }
 
 fn lock(data: &Path) -> Result<File, CommandFailure> {
@@ -140,7 +141,7 @@ async fn start(data: &Path) -> Result<OwnServer, CommandFailure> {
     let pid = child.id();
     let stdout = child.stdout.take();
     let reading = tokio::task::spawn_blocking(move || announced(stdout));
-    let (url, shown) = reading.await.ok().flatten().ok_or_else(|| {
+    let shown = reading.await.ok().flatten().ok_or_else(|| {
         let log = last_line(&data.join(LOG));
         CommandFailure::ours(
             "no_server",
@@ -155,9 +156,9 @@ async fn start(data: &Path) -> Result<OwnServer, CommandFailure> {
             "make one with: saggar key create agent --data-dir DIR",
         )
     })?;
-    // The kernel says there who we are, so that we may name directories of this host.
-    let url = if data.join(SOCKET).exists() { format!("unix:{}", data.join(SOCKET).display()) } else { url };
-    let own = OwnServer { url, api_key, pid };
+    // The kernel says there who we are, so that we may name directories of this host. And nobody else can listen there
+    // when the server is gone, as on its port, and get the key.
+    let own = OwnServer { url: format!("{UNIX}{}", data.join(SOCKET).display()), api_key, pid };
     write(&place, &own)?;
     Ok(own)
 }
@@ -182,16 +183,16 @@ async fn made_key(data: &Path) -> Result<Option<String>, CommandFailure> {
     }
 }
 
-/// The URL, and the key if it was shown. `None` if the server ended before it listened.
-fn announced(stdout: Option<std::process::ChildStdout>) -> Option<(String, Option<String>)> {
+/// The key, if it was shown. `None` if the server ended before it listened.
+fn announced(stdout: Option<std::process::ChildStdout>) -> Option<Option<String>> {
     let mut key = None;
     for line in BufReader::new(stdout?).lines() {
         let line = line.ok()?;
         if let Some(shown) = line.strip_prefix("API key (shown this once): ") {
             key = Some(shown.trim().to_owned());
         }
-        if let Some(url) = line.strip_prefix("listening on ") {
-            return Some((url.trim().to_owned(), key));
+        if line.starts_with("listening on ") {
+            return Some(key);
         }
     }
     None
