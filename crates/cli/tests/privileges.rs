@@ -163,7 +163,7 @@ const REFUSALS: &[Refusal] = &[
     ("socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM).close()", "EAFNOSUPPORT", Some(("socket", "sockets"))),
     ("socket.socket(socket.AF_BLUETOOTH, socket.SOCK_STREAM, 3).close()", "EAFNOSUPPORT", Some(("socket", "sockets"))),
     // What ZeroMQ takes for a system without it; on others it aborts, and no Jupyter kernel starts.
-    ("socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM).close()", "EOPNOTSUPP", None),
+    ("socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM).close()", "ENOTSUP", None),
     (
         "socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP).close()",
         "EPERM",

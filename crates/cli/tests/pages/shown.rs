@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 /// Beginnings of ids and keys, with the length and the letters of the rest.
-const NAMES: [(&str, usize, &str); 7] = [
+const NAMES: [(&str, usize, &str); 8] = [
     ("sbx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
+    ("snap_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("exec_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("ctx_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
     ("run_", 26, "abcdefghijklmnopqrstuvwxyz234567"),
