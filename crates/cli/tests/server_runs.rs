@@ -269,7 +269,7 @@ fn long_arguments_are_read_by_the_tools_that_nobody_executes() {
     let server = Server::start_with(&["--pool-max", "0"]);
     let long = "x".repeat(100_000);
     let calls = json!([
-        { "tool": "wait", "arguments": { "seconds": 0, "why": long } },
+        { "tool": "wait", "arguments": { "seconds": 0 } },
         { "tool": "delegate", "arguments": { "task": long, "agent": "sub" } },
         { "tool": "ask_human", "arguments": { "question": long } },
     ]);
