@@ -378,7 +378,7 @@ async fn attached_both_ways_at_once() {
 
 #[test]
 fn an_address_must_be_one() {
-    for wrong in ["", "127.0.0.1:7420", "ftp://x", "http://", "http://a b", "http://x?y=1", "unix:///x"] {
+    for wrong in ["", "127.0.0.1:7420", "ftp://x", "http://", "http://a b", "http://x?y=1", "unix:x"] {
         assert!(matches!(Client::new(ClientOptions::new(wrong)), Err(Error::Address(_))), "{wrong}");
     }
 }

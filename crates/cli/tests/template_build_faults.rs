@@ -7,11 +7,11 @@ mod harness;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 
 use building::{Context, build, build_json, run, stored, template, template_json};
 use harness::held::until;
-use harness::{Done, Place, feed, finish, is_root, not_here};
+use harness::{Done, Place, finish, is_root, not_here};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -321,10 +321,18 @@ fn request(place: &Place, project: &str, steps: Value) -> Value {
     json!({"schema": "saggar.build-request/v1", "data_dir": place.path("data"), "project": project, "order": order})
 }
 
-fn process(place: &Place, request: &str) -> (i32, Vec<Value>) {
+/// A build, which ends when the other end of its stdin is closed.
+fn begin(place: &Place, request: &str) -> (Child, ChildStdin) {
     let mut child = place.command(["__build"]).stdin(Stdio::piped()).spawn().expect("built");
-    feed(&mut child, request.as_bytes());
+    let mut stdin = child.stdin.take().expect("spawned with a pipe");
+    stdin.write_all(format!("{request}\n").as_bytes()).expect("it reads");
+    (child, stdin)
+}
+
+fn process(place: &Place, request: &str) -> (i32, Vec<Value>) {
+    let (child, stdin) = begin(place, request);
     let done = finish(child);
+    drop(stdin);
     let events =
         done.stdout.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{done:?}"))).collect();
     (done.code, events)
@@ -380,8 +388,7 @@ fn a_build_that_nobody_listens_to_any_more_is_cancelled() {
         {"do": "copy", "sources": ["bin"], "to": "/bin"},
         {"do": "run", "command": ["/bin/sh", "-c", "while true; do echo line; sleep 0.1; done"]},
     ]);
-    let mut child = place.command(["__build"]).stdin(Stdio::piped()).spawn().expect("built");
-    feed(&mut child, request(&place, "one", steps).to_string().as_bytes());
+    let (mut child, _stdin) = begin(&place, &request(&place, "one", steps).to_string());
     let mut log = BufReader::new(child.stdout.take().expect("spawned with a pipe"));
     let mut seen = String::new();
     while !seen.contains("\"output\"") {
@@ -401,8 +408,7 @@ fn a_build_whose_listener_hangs_is_cancelled() {
         {"do": "copy", "sources": ["bin"], "to": "/bin"},
         {"do": "run", "command": ["/bin/sh", "-c", "while true; do echo line; done"]},
     ]);
-    let mut child = place.command(["__build"]).stdin(Stdio::piped()).spawn().expect("built");
-    feed(&mut child, request(&place, "one", steps).to_string().as_bytes());
+    let (mut child, _stdin) = begin(&place, &request(&place, "one", steps).to_string());
     let unread = child.stdout.take().expect("spawned with a pipe");
     assert_eq!(finish(child).code, 1);
     assert_eq!(place.records(), Vec::<String>::new());

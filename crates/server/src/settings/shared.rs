@@ -128,6 +128,8 @@ mod tests {
             "retention",
             "runs_per_agent",
             "runs_per_project",
+            "snapshot_size_max",
+            "snapshots_max",
             "ttl_max",
         ];
         assert_eq!(names, shared);
