@@ -218,7 +218,7 @@ def test_ports(server, sandbox):
     page = "from http.server import *; HTTPServer(('127.0.0.1', 8000), SimpleHTTPRequestHandler).serve_forever()"
     if sandbox.commands.run("command -v python3 || true").stdout:
         sandbox.files.write("index.html", "inside")
-        sandbox.commands.run(f'python3 -c "{page}"', background=True, timeout=0)
+        serving = sandbox.commands.run(f'python3 -c "{page}"', background=True, timeout=0)
     else:
         pytest.skip("nothing here can serve a page")
     host = sandbox.get_host(8000)

@@ -7,7 +7,8 @@ from test_sandbox import IS_NEW
 
 def test_a_sandbox_is_started_from_a_snapshot_of_another(sandbox):
     sandbox.files.write("notes/a.txt", "one")
-    sandbox.commands.run("sleep 1000", background=True)
+    # Kept to the end: a stream that the collector closes may wait for a lock of the client that its own thread holds.
+    sleeping = sandbox.commands.run("sleep 1000", background=True)
     info = sandbox.create_snapshot()
     assert info.snapshot_id and info.names == []
     sandbox.files.write("notes/a.txt", "two")
@@ -23,6 +24,7 @@ def test_a_sandbox_is_started_from_a_snapshot_of_another(sandbox):
     assert not Sandbox.delete_snapshot(info.snapshot_id)
     with pytest.raises((NotFoundException, SandboxException), match="not found"):
         Sandbox.create(info.snapshot_id)
+    assert sleeping.kill()
 
 
 def test_snapshots_are_listed_by_sandbox(sandbox):
