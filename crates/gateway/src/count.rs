@@ -2,19 +2,13 @@
 //!
 //! An estimate. Text of any language has about a token per three bytes or fewer; an image has a fixed number.
 
+use saggar_domain::model::text_tokens;
 use serde_json::Value;
 
-/// Bytes of text that are counted as one token.
-const BYTES_PER_TOKEN: u64 = 3;
 /// Tokens of an image or another file, whatever its size.
 const TOKENS_PER_FILE: u64 = 1_600;
 /// Tokens of each object, for what providers add around messages and parts.
 const TOKENS_PER_OBJECT: u64 = 4;
-
-/// The tokens of a text.
-pub fn text_tokens(bytes: u64) -> u64 {
-    bytes.div_ceil(BYTES_PER_TOKEN)
-}
 
 /// The tokens of a request's prompt, from its body. Settings count like text, which makes the result a little too high.
 pub fn prompt_tokens(body: &Value) -> u64 {

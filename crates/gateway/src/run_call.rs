@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use saggar_domain::model::{ModelReply, ModelRequest, TokenUsage};
+use saggar_domain::model::{ModelReply, ModelRequest, Rate, RouteName, Tariff, TokenUsage};
 
 use crate::attempt::Started;
 use crate::count::prompt_tokens;
@@ -77,23 +77,26 @@ impl Gateway {
         Ok(reply)
     }
 
-    /// The tokens that are set aside for a request: its prompt and the longest reply that its route allows.
-    pub fn estimate(&self, request: &ModelRequest) -> Result<TokenUsage, Failure> {
-        let route = self.route(request.route.as_str())?;
-        let input = prompt_tokens(&serde_json::to_value(request).unwrap_or_default());
-        let most = route.all().map(|target| {
-            let output = target.output_tokens(request.sampling.max_tokens);
-            let cost = target.prices.cost_at_most(input, output);
-            TokenUsage {
-                input,
-                output,
-                cost,
-                source: saggar_domain::model::UsageSource::Estimated,
-                ..TokenUsage::default()
+    /// What calls of a route may come to.
+    pub fn tariff(&self, route: &RouteName) -> Result<Tariff, Failure> {
+        let route = self.route(route.as_str())?;
+        let rates =
+            route.all().map(|target| Rate { prices: target.prices, output_tokens_max: target.output_tokens_max });
+        let mut tariff = Tariff { rates: Vec::new(), at_once: 1, fixed_tokens: 0 };
+        for rate in rates {
+            if !tariff.rates.contains(&rate) {
+                tariff.rates.push(rate);
             }
-        });
-        let most = most.max_by_key(|usage| (usage.cost, usage.output));
-        Ok(most.unwrap_or_default())
+        }
+        if route.hedge_after.is_some() {
+            tariff.at_once = 2;
+        }
+        Ok(tariff)
+    }
+
+    /// The tokens of a request's input, as they are set aside for it.
+    pub fn input_tokens(request: &ModelRequest) -> u64 {
+        prompt_tokens(&serde_json::to_value(request).unwrap_or_default())
     }
 }
 

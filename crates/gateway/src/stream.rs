@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use saggar_domain::model::{Micros, ModelReply, TokenUsage};
+use saggar_domain::model::{Micros, ModelReply, TokenUsage, text_tokens};
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::attempt::Started;
 use crate::cache::{CacheKey, ENTRY_BYTES_MAX};
 use crate::catalogue::{Endpoint, Target};
-use crate::count::text_tokens;
 use crate::failure::{Failure, FailureKind};
 use crate::gateway::Call;
 use crate::reading::{Heard, Reading};
