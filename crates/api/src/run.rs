@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::model::{Millionths, ReasoningEffort, Sampling};
 use saggar_domain::net::EgressDraft;
 use saggar_domain::{AgentHash, AgentSandbox, HostPath, ProjectId, RunId, RunState, SandboxId, Timeout};
 use serde::{Deserialize, Serialize};
@@ -117,7 +118,7 @@ impl Agent {
         AgentHash::of(&Self { task: String::new(), schema: None, ..self.clone() })
     }
 
-    /// The error and the remedy for a wrong format, version or task, which the types allow.
+    /// The error and the remedy for a wrong format, version, task or model, which the types allow.
     pub fn wrong(&self) -> Option<(String, String)> {
         let wrong = |message: String, help: &str| Some((message, help.to_owned()));
         if let Some(other) = self.schema.as_deref().filter(|schema| *schema != Self::SCHEMA) {
@@ -133,45 +134,139 @@ impl Agent {
             let message = format!("version: {version:?} is not a version: 1 to {most} visible ASCII characters");
             return wrong(message, "write it like \"1.2.0\"");
         }
-        None
+        let others = self.agents.values().map(|other| &other.model);
+        [&self.model].into_iter().chain(others).find_map(AgentModel::wrong)
     }
 }
 
-/// The model of an agent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, remote = "Self")]
+/// The model of an agent: a route of the server, or a script.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
 pub struct AgentModel {
-    /// The provider. This version supports `scripted` only.
-    #[schema(example = "scripted")]
-    pub provider: String,
+    /// A route of the server's models file, which names the provider, its model and the prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "gpt-5")]
+    pub route: Option<String>,
+    /// `scripted`: the replies are written in advance. Left out with a route.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<String>,
     /// For `scripted`: its replies, turn by turn.
-    #[serde(default, skip_serializing_if = "Value::is_null")]
+    #[serde(skip_serializing_if = "Value::is_null")]
     #[schema(value_type = Object, example = json!({"turns": [{"calls": [{"tool": "shell", "arguments": {"command": "ls"}}]}, {"text": "Done."}]}))]
     pub script: Value,
-    /// Maximum tokens of one reply. This much is reserved for each call.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Maximum tokens of one reply, reasoning included. This much is reserved for each call. By default 8192, and 4096 for a script.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reply_tokens_max: Option<u64>,
-    /// Maximum cost of one reply, in millionths, reserved for each call. By default the highest cost of a reply so
-    /// far is reserved.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Maximum cost of one reply, in millionths, reserved for each call. For a route it is not needed: its prices say what a call may
+    /// cost. For a script, the highest cost of a reply so far is reserved by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reply_micros_max: Option<u64>,
+    /// How much chance there is in a reply. Left to the provider by default, as are the following.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<f64>,
+    /// Only the most likely tokens that together have this probability are considered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<f64>,
+    /// A reply ends before any of these texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop: Vec<String>,
+    /// How much a model thinks that can: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning_effort: Option<String>,
 }
 
 impl AgentModel {
-    /// The supported providers.
-    pub const PROVIDERS: [&str; 1] = ["scripted"];
+    /// Maximum number of texts that end a reply.
+    const STOPS_MAX: usize = 16;
+    /// Default limit of a reply's tokens.
+    const REPLY_TOKENS: u64 = 8192;
+    /// The same for a script.
+    const REPLY_TOKENS_SCRIPTED: u64 = 4096;
 
-    /// The error and the remedy for an unsupported provider. Checked before anything else, because errors in another
+    /// The error and the remedy for a provider that isn't `scripted`. Checked before anything else, because errors in another
     /// provider's fields would only confuse.
     pub fn wrong_provider(provider: &str) -> Option<(String, String)> {
-        if Self::PROVIDERS.contains(&provider) {
+        if provider == "scripted" {
             return None;
         }
-        let supported = Self::PROVIDERS.map(|provider| format!("{provider:?}")).join(", ");
-        let message = format!("the model provider {provider:?} is not supported: this version supports {supported}");
-        let help =
-            "set model.provider to \"scripted\" and model.script to the turns it says; docs/agent.md shows an agent";
+        let message =
+            format!("model.provider is {provider:?}, and an agent names no provider: it names a route of its server");
+        let help = "replace model.provider by model.route, such as route = \"gpt-5\"; `saggar models list` prints the routes, and \
+                    docs/models.md shows how a route leads to a provider";
         Some((message, help.to_owned()))
+    }
+
+    /// The error and the remedy for what the types allow and no model may have.
+    pub fn wrong(&self) -> Option<(String, String)> {
+        let wrong = |message: &str, help: &str| Some((message.to_owned(), help.to_owned()));
+        if let Some(wrong) = self.provider.as_deref().and_then(Self::wrong_provider) {
+            return Some(wrong);
+        }
+        let is_sampled = self.temperature.is_some()
+            || self.top_p.is_some()
+            || !self.stop.is_empty()
+            || self.reasoning_effort.is_some();
+        match (&self.route, &self.provider) {
+            (Some(_), Some(_)) => {
+                return wrong(
+                    "the agent's model has both a route and a provider",
+                    "leave model.provider out: the route leads to one",
+                );
+            }
+            (None, None) => {
+                return wrong(
+                    "the agent's model has no route",
+                    "set model.route to a route of the server, or model.provider = \"scripted\" and model.script",
+                );
+            }
+            (Some(_), None) if !self.script.is_null() => {
+                return wrong("the agent's model has both a route and a script", "leave one of them out");
+            }
+            (None, Some(_)) if is_sampled => {
+                return wrong(
+                    "temperature, top_p, stop and reasoning_effort have no meaning for a script",
+                    "leave them out, or set model.route instead of a script",
+                );
+            }
+            (Some(_), None) | (None, Some(_)) => {}
+        }
+        match self.sampling() {
+            Ok(_) if self.reply_tokens_max == Some(0) => {
+                wrong("model.reply_tokens_max is 0", "set it to at least 1, or leave it out")
+            }
+            Ok(_) => None,
+            Err(message) => wrong(&message, "correct it, or leave it out"),
+        }
+    }
+
+    /// How replies are generated.
+    pub fn sampling(&self) -> Result<Sampling, String> {
+        let number = |name: &str, value: Option<f64>, most: f64| match value {
+            None => Ok(None),
+            Some(value) if (0.0..=most).contains(&value) => Ok(Millionths::from_f64(value)),
+            Some(value) => Err(format!("model.{name} is {value}: use 0 to {most}")),
+        };
+        if self.stop.len() > Self::STOPS_MAX || self.stop.iter().any(String::is_empty) {
+            return Err(format!("model.stop has an empty text, or more than {}", Self::STOPS_MAX));
+        }
+        let reasoning = self.reasoning_effort.as_deref().map(|effort| {
+            ReasoningEffort::parse(effort).ok_or_else(|| {
+                format!("model.reasoning_effort is {effort:?}: use none, minimal, low, medium, high, xhigh or max")
+            })
+        });
+        Ok(Sampling {
+            temperature: number("temperature", self.temperature, 2.0)?,
+            top_p: number("top_p", self.top_p, 1.0)?,
+            stop: self.stop.clone(),
+            reasoning: reasoning.transpose()?,
+            ..Sampling::default()
+        })
+    }
+
+    /// The most tokens of a reply.
+    pub fn reply_tokens(&self) -> u64 {
+        let default = if self.route.is_some() { Self::REPLY_TOKENS } else { Self::REPLY_TOKENS_SCRIPTED };
+        self.reply_tokens_max.unwrap_or(default)
     }
 }
 

@@ -211,9 +211,9 @@ fn the_command_line_tells_why_a_run_failed_and_what_it_has_cut() {
 }
 
 #[test]
-fn a_provider_that_is_not_supported_is_the_one_thing_that_is_told() {
+fn a_provider_in_place_of_a_route_is_the_one_thing_that_is_told() {
     let server = Server::start_with(&["--pool-max", "0"]);
-    let told = "the model provider \"anthropic\" is not supported: this version supports \"scripted\"";
+    let told = "model.provider is \"anthropic\", and an agent names no provider: it names a route of its server";
     let model = json!({ "provider": "anthropic", "model": "some-model" });
     let agent = json!({ "agent": { "name": "a", "task": "t", "model": model } });
     let problem = server.post("/api/v1/runs", &agent).problem(400, "invalid_value");

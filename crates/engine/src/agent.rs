@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::model::Sampling;
 use saggar_domain::net::EgressDraft;
 use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser};
 use serde::{Deserialize, Serialize};
@@ -71,9 +72,13 @@ pub struct AgentIdentity {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelRef {
+    /// [`ModelRef::ROUTE`], or `scripted`.
     pub provider: String,
-    /// Name of the provider's model; for `scripted`, the name of the script.
+    /// The name of the route; for `scripted`, the script itself.
     pub model: String,
+    /// How replies are generated. Its limit of tokens doesn't count: [`Self::reply_tokens_max`] does.
+    #[serde(default, skip_serializing_if = "is_plain")]
+    pub sampling: Box<Sampling>,
     /// Maximum tokens of one reply. This much is reserved for each call.
     #[serde(default = "default_reply_tokens")]
     pub reply_tokens_max: u64,
@@ -82,6 +87,16 @@ pub struct ModelRef {
     pub reply_micros_max: Option<u64>,
     #[serde(default)]
     pub retry: RetryPolicy,
+}
+
+impl ModelRef {
+    /// The provider of models that the server's model gateway leads to.
+    pub const ROUTE: &str = "route";
+
+    /// The route that it names; `None` if its replies are written in advance.
+    pub fn route(&self) -> Option<&str> {
+        (self.provider == Self::ROUTE).then_some(self.model.as_str())
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -120,6 +135,10 @@ fn is_default_open_max(value: &u32) -> bool {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn is_plain(sampling: &Sampling) -> bool {
+    *sampling == Sampling::default()
 }
 
 fn default_repeats_max() -> u32 {

@@ -93,7 +93,7 @@ impl Run {
         spec.task = task.clone();
         spec.budget = *budget;
         // A call of the same model costs the child as much as it cost the parent.
-        if agent.is_none() && self.dearest() > 0 {
+        if agent.is_none() && self.dearest() > 0 && self.tariff().is_none() {
             let most = spec.model.reply_micros_max.unwrap_or(0).max(self.dearest());
             spec.model.reply_micros_max = Some(most);
         }

@@ -96,14 +96,6 @@ impl ToolResult {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ModelReply {
-    pub text: Body,
-    /// Requested tool calls; an empty list means that the agent is finished.
-    #[serde(default)]
-    pub calls: Vec<ToolCall>,
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Usage {

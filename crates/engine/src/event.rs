@@ -3,6 +3,7 @@
 //! Events are readable forever: a new field has a default, no field is renamed, and none changes its meaning.
 //! `journals/` has a golden journal of every version, and a test that reads them.
 
+use saggar_domain::model::Tariff;
 use saggar_domain::net::NetDecision;
 use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -11,8 +12,9 @@ use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{BudgetName, Spending};
 use crate::child::{ChildEnd, ChildOf};
-use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
+use crate::effect::{Class, Effect, ToolResult, Usage};
 use crate::input::{Decision, EffectFailure};
+use crate::reply::ModelReply;
 use crate::rules::Rules;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +51,11 @@ pub enum Event {
         /// The rules by which it decides until the next claim.
         #[serde(default, skip_serializing_if = "Rules::is_first")]
         rules: Rules,
+        at: Timestamp,
+    },
+    /// What calls of the model may come to from now on.
+    Priced {
+        tariff: Box<Tariff>,
         at: Timestamp,
     },
     /// The intent of an effect. The effect starts only after this is durable.
@@ -182,7 +189,7 @@ pub enum RunOutcome {
         tool: String,
         times: u32,
     },
-    /// The model was unavailable.
+    /// The model was unavailable, or gave no answer that could be used.
     Failed {
         failure: EffectFailure,
     },
@@ -198,6 +205,7 @@ impl Event {
             Self::RunStarted { at, .. }
             | Self::Forked { at, .. }
             | Self::Claimed { at, .. }
+            | Self::Priced { at, .. }
             | Self::StepIntended { at, .. }
             | Self::StepSettled { at, .. }
             | Self::StepFailed { at, .. }
@@ -229,6 +237,7 @@ impl Event {
             Self::RunStarted { .. }
             | Self::Forked { .. }
             | Self::Claimed { .. }
+            | Self::Priced { .. }
             | Self::SignalReceived { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }
@@ -241,6 +250,7 @@ impl Event {
             Self::RunStarted { .. } => "run_started",
             Self::Forked { .. } => "forked",
             Self::Claimed { .. } => "claimed",
+            Self::Priced { .. } => "priced",
             Self::StepIntended { .. } => "step_intended",
             Self::StepSettled { .. } => "step_settled",
             Self::StepFailed { .. } => "step_failed",

@@ -1,13 +1,15 @@
 //! Inputs: requests and reports to a run. Everything from outside the run enters here.
 
 use saggar_domain::RunId;
+use saggar_domain::model::Tariff;
 use saggar_domain::net::NetDecision;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::child::{ChildEnd, ChildOf};
-use crate::effect::{ModelReply, ToolResult, Usage};
+use crate::effect::{ToolResult, Usage};
+use crate::reply::ModelReply;
 use crate::rules::Rules;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub enum Input {
         /// The rules by which it decides from now on.
         rules: Rules,
     },
+    /// What calls of the model may come to. Without a change it does nothing.
+    Priced(Box<Tariff>),
     /// The report about an attempt.
     Reported {
         /// The epoch of the worker that executed it.
@@ -117,6 +121,9 @@ pub struct EffectFailure {
     /// What the attempt asked of the network, as far as we made its connections.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<NetDecision>,
+    /// How long the other side asked to wait, in milliseconds. A retry isn't earlier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 impl Report {
@@ -127,7 +134,7 @@ impl Report {
 
 impl EffectFailure {
     pub fn new(code: impl Into<String>, message: impl Into<String>, is_passing: bool) -> Self {
-        Self { code: code.into(), message: message.into(), is_passing, network: Vec::new() }
+        Self { code: code.into(), message: message.into(), is_passing, network: Vec::new(), retry_after_ms: None }
     }
 }
 

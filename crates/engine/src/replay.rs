@@ -91,6 +91,7 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
             does_again: *does_again,
         }),
         Event::Claimed { epoch, rules, .. } => Some(Input::Claim { epoch: *epoch, rules: *rules }),
+        Event::Priced { tariff, .. } => Some(Input::Priced(tariff.clone())),
         Event::SignalReceived { id, name, body, question, .. } => {
             Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone(), question: *question }))
         }

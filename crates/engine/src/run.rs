@@ -23,11 +23,13 @@ mod decide;
 mod next;
 mod open;
 mod pending;
+mod price;
 mod settle;
 mod status;
 
 use std::collections::{BTreeSet, VecDeque};
 
+use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, Timestamp};
 
 use crate::agent::AgentSpec;
@@ -67,6 +69,8 @@ pub struct Run {
     ledger: Ledger,
     // The highest cost of a model call so far.
     dearest: u64,
+    // What a model call may come to; `None` before anybody said.
+    tariff: Option<Box<Tariff>>,
     repeats: Repeats,
     // Answers that named no question. Only the first rules use them, for the next question.
     answers: VecDeque<Body>,
@@ -170,6 +174,11 @@ impl Run {
     /// The highest cost of a model call so far, in millionths.
     pub fn dearest(&self) -> u64 {
         self.dearest
+    }
+
+    /// What its model's calls may come to, as far as its journal says.
+    pub fn tariff(&self) -> Option<&Tariff> {
+        self.tariff.as_deref()
     }
 
     /// `None` while it isn't finished.

@@ -238,7 +238,7 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
     let task = BuiltIn::Delegate { task: blob(19_000), agent: None };
     for (tool, read) in [("wait", BuiltIn::Wait { seconds: 60 }), ("ask_human", question), ("delegate", task)] {
         let mut driven = Driven::start(agent());
-        let reply = ModelReply { text: Body::text(""), calls: vec![call(tool, Some(read))] };
+        let reply = ModelReply::new(Body::text(""), vec![call(tool, Some(read))]);
         driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
         match (&driven.run.open_step().unwrap().effect, tool) {
             (Effect::Wait { until, .. }, "wait") => assert_eq!(*until, driven.now.after(Duration::from_secs(60))),
@@ -251,7 +251,7 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
         driven.check();
     }
     let mut unread = Driven::start(agent());
-    let reply = ModelReply { text: Body::text(""), calls: vec![call("wait", None)] };
+    let reply = ModelReply::new(Body::text(""), vec![call("wait", None)]);
     let events = unread.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
     let told = |event: &Event| {
         matches!(
@@ -274,7 +274,7 @@ fn a_malformed_call_is_answered_with_what_is_wrong_and_nothing_is_performed() {
         invalid: invalid.map(str::to_owned),
     };
     let calls = vec![call("once", Some("\"n\" is missing")), call("wait", Some("no seconds")), call("pure", None)];
-    let reply = ModelReply { text: Body::text(""), calls };
+    let reply = ModelReply::new(Body::text(""), calls);
     driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
     assert!(matches!(driven.run.pending().next().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
     let told: Vec<_> = driven.run.conversation()[2..]

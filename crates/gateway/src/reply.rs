@@ -1,8 +1,6 @@
 //! A reply as it arrives: events in one form for all wires, and how they fold into a whole reply.
 
-use saggar_domain::model::{
-    ModelReply, Origin, Part, Stop, TokenUsage, ToolCall, UsageSource, Verbatim, text_tokens,
-};
+use saggar_domain::model::{ModelReply, Origin, Part, Stop, TokenUsage, ToolCall, UsageSource, Verbatim, text_tokens};
 
 /// Parts are numbered from 0 in the order in which they begin.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,6 +24,7 @@ mod journal;
 mod lease;
 mod presence;
 mod real;
+mod request;
 mod standing;
 mod stored_agent;
 mod tell;

@@ -19,12 +19,6 @@ pub struct CheckedAgent {
 /// the server that starts it. The task may be missing.
 pub fn check_agent(agent: &Agent) -> Result<CheckedAgent, Problem> {
     let refused = |(message, help): (String, String)| Problem::new(Code::InvalidValue, message, help);
-    let others = agent.agents.values().map(|other| &other.model);
-    for model in others.chain([&agent.model]) {
-        if let Some(wrong) = saggar_api::AgentModel::wrong_provider(&model.provider) {
-            return Err(refused(wrong));
-        }
-    }
     if let Some(wrong) = agent.wrong() {
         return Err(refused(wrong));
     }

@@ -24,7 +24,7 @@ use tokio::sync::{OnceCell, watch};
 use crate::compose;
 use crate::idle::idle;
 use crate::server::{Server, Shared};
-use crate::settings::{Auth, Config, ConfigError};
+use crate::settings::{Auth, Config, ConfigError, catalogue};
 use crate::work::{share, worker};
 
 /// Time limit of ending the pool when the server stops.
@@ -81,7 +81,8 @@ impl ServeError {
 /// Serves until SIGTERM or SIGINT. `program` is the binary that supervisors are started from.
 pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let address = config.listen.socket_address();
-    let catalogue = config.models.catalogue().map_err(ServeError::Models)?;
+    let models_text = config.models.text().map_err(ServeError::Models)?;
+    let catalogue = catalogue(&models_text).map_err(ServeError::Models)?;
     let store = Store::open(config.data_directory())?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
     sandboxes.check_sealing_keys().await?;
@@ -111,9 +112,9 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let models = model_gateway(&sandboxes, catalogue);
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
-    let runs = Runs::new(sandboxes.store().clone(), hub.clone());
-    share(&config, sandboxes.store()).await?;
-    let (worker, _) = worker(&config, &sandboxes, hub);
+    let runs = Runs::new(sandboxes.store().clone(), hub.clone()).with_models(models.clone());
+    share(&config, &models_text, sandboxes.store()).await?;
+    let (worker, _) = worker(&config, &sandboxes, models.clone(), hub);
     let (stop, stopping) = watch::channel(false);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     // The first key is shown once, so it is created only when nothing that often fails can come between creating and

@@ -33,6 +33,7 @@ pub use listen::{Auth, ListenSettings, WebOrigin};
 pub use load::{ConfigError, Given, names};
 pub use log::{LogFormat, LogLevel, LogSettings};
 pub use models::ModelSettings;
+pub(crate) use models::catalogue;
 pub use runs::RunsSettings;
 pub use sandboxes::SandboxSettings;
 pub(crate) use shared::SharedSettings;

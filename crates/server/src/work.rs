@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use saggar_domain::{Code, Problem};
+use saggar_gateway::Gateway;
 use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
-use saggar_runtime::{Fault, Sandboxes};
+use saggar_runtime::{Fault, Sandboxes, model_gateway};
 use saggar_store::{MetaKey, OpenError, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::serve::{ServeError, settings};
-use crate::settings::{Config, SharedSettings};
+use crate::settings::{Config, SharedSettings, catalogue};
 
 /// How often a worker checks for changed settings of the server.
 const SETTINGS_EVERY: Duration = Duration::from_secs(1);
@@ -28,10 +29,12 @@ pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError
         .await?
         .ok_or_else(|| refused("no server has written its settings into this data directory yet", SERVE_FIRST))?;
     config.adopt(&shared).map_err(|error| refused(&error.what, &error.help))?;
+    let models = catalogue(&shared.models).map_err(ServeError::Models)?;
     let sandboxes = Sandboxes::open(settings(&config, program), store)?;
+    let models = model_gateway(&sandboxes, models);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
-    let (worker, effects) = worker(&config, &sandboxes, Hub::default());
+    let (worker, effects) = worker(&config, &sandboxes, models, Hub::default());
     tracing::info!(settings = shared.revision, "working");
     let told = async {
         tokio::select! {
@@ -70,11 +73,15 @@ async fn follow(
         };
         revision = shared.revision;
         let mut next = config.clone();
-        if let Err(error) = next.adopt(&shared) {
-            tracing::error!(error = %error, help = error.help, "keeping the current settings");
-            continue;
-        }
+        let models = match next.adopt(&shared).and_then(|()| catalogue(&shared.models)) {
+            Ok(models) => models,
+            Err(error) => {
+                tracing::error!(error = %error, help = error.help, "keeping the current settings");
+                continue;
+            }
+        };
         config = next;
+        effects.models().set(models);
         sandboxes.set_limits(config.sandboxes.capacity, config.sandboxes.ttl_max);
         effects.set(run_settings(&config));
         worker.set_limits(count(config.runs.runs_per_agent), count(config.runs.runs_per_project));
@@ -82,11 +89,11 @@ async fn follow(
     }
 }
 
-/// Stores the settings that every worker uses.
-pub(crate) async fn share(config: &Config, store: &Store) -> Result<(), ServeError> {
+/// Stores the settings that every worker uses, and the text of the file of models.
+pub(crate) async fn share(config: &Config, models: &str, store: &Store) -> Result<(), ServeError> {
     let before = store.meta(MetaKey::SharedSettings).await.map_err(Fault::from)?;
     let before = before.as_deref().and_then(SharedSettings::parse);
-    let shared = config.shared_after(before.as_ref());
+    let shared = config.shared_after(models, before.as_ref());
     if before.as_ref() != Some(&shared) {
         store.set_meta(MetaKey::SharedSettings, shared.encode()).await.map_err(Fault::from)?;
     }
@@ -110,8 +117,13 @@ fn refused(what: &str, help: &str) -> ServeError {
 }
 
 /// A worker with the operator's settings, and its effects.
-pub(crate) fn worker(config: &Config, sandboxes: &Sandboxes, hub: Hub) -> (Worker<Store, RealEffects>, RealEffects) {
-    let effects = RealEffects::new(sandboxes.clone(), run_settings(config));
+pub(crate) fn worker(
+    config: &Config,
+    sandboxes: &Sandboxes,
+    models: Gateway,
+    hub: Hub,
+) -> (Worker<Store, RealEffects>, RealEffects) {
+    let effects = RealEffects::new(sandboxes.clone(), models, run_settings(config));
     let settings = WorkerSettings {
         data_directory: Some(config.data_directory().to_owned()),
         runs_max: count(config.runs.runs_max),

@@ -54,6 +54,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         model: ModelRef {
             provider: "simulated".to_owned(),
             model: seed.to_string(),
+            sampling: Default::default(),
             reply_tokens_max: 10,
             reply_micros_max: None,
             retry: RETRY,
@@ -73,7 +74,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
     let seed = agent.model.model.parse::<u64>().unwrap_or_default() ^ sum(task);
     let mut chance = Chance::new(seed ^ (replies << 32));
     if replies >= if agent.name == HELPER { HELPER_TURNS } else { TURNS } {
-        return ModelReply { text: Body::text("finished"), calls: Vec::new() };
+        return ModelReply::new(Body::text("finished"), Vec::new());
     }
     let most = if chance.per_mille(30) { MANY_CALLS } else { chance.below(4) };
     let calls: Vec<ToolCall> = (0..=most)
@@ -94,7 +95,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
         })
         .collect();
     let text = if chance.per_mille(30) { "z".repeat(20_000) } else { format!("turn {replies}") };
-    ModelReply { text: Body::text(text), calls }
+    ModelReply::new(Body::text(text), calls)
 }
 
 pub(crate) fn result(tool: &str, key: &str) -> String {

@@ -9,6 +9,7 @@ use std::future::{Future, pending};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
 use saggar_engine::{Body, Class, Effect, EffectFailure, Event, Report, ToolResult, Usage, replay};
 use saggar_runtime::runs::{About, Effects, Session, Task, Work};
@@ -227,7 +228,7 @@ impl World {
             Report::Returned { result, snapshot: None }
         };
         match &task.work {
-            Work::CallModel { replies } => {
+            Work::CallModel { replies, .. } => {
                 let reply = agents::reply(&about.agent, *replies);
                 Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
             }
@@ -391,6 +392,10 @@ impl Session for SimSession {
             }
         });
         answer.await.unwrap_or_else(|_| unknown())
+    }
+
+    fn tariff(&self) -> Option<Tariff> {
+        None
     }
 
     fn sandbox(&self) -> Option<SandboxId> {

@@ -47,6 +47,7 @@ impl Run {
                     open.deaths = open.deaths.saturating_add(1);
                 }
             }
+            Event::Priced { tariff, .. } => self.tariff = Some(tariff.clone()),
             Event::StepIntended { .. } => self.intend(event),
             Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
             Event::StepFailed { step, usage, retry_at, .. } => {
@@ -126,7 +127,12 @@ impl Run {
         // An attempt that was waiting for capacity starts only now.
         let is_retry = attempt > 1 && same.is_none_or(|open| open.attempt != attempt);
         let before = same.map_or_else(Spending::default, |open| open.reserved);
-        self.ledger.settle(before, Spending { retries: u64::from(is_retry), ..Spending::default() });
+        let lost = same.filter(|open| is_retry && self.is_lost(open)).map_or_else(Spending::default, |open| Spending {
+            tokens: open.reserved.tokens,
+            micros: open.reserved.micros,
+            ..Spending::default()
+        });
+        self.ledger.settle(before, Spending { retries: u64::from(is_retry), ..lost });
         self.ledger.reserve(*reserved);
         let open = OpenStep {
             step,
@@ -144,6 +150,12 @@ impl Run {
             Some(index) => self.open[index] = open,
             None => self.open.push(open),
         }
+    }
+
+    /// Whether an attempt ended without a word, so that all that was set aside for it may have been billed.
+    fn is_lost(&self, open: &OpenStep) -> bool {
+        let is_priced = matches!(open.effect, Effect::CallModel { .. }) && self.tariff.is_some();
+        is_priced && matches!(open.phase, Attempt::Doing | Attempt::Interrupted | Attempt::Unknown { .. })
     }
 
     /// Drops a step that was open. A child belongs to the run that started it, so a fork starts its own.

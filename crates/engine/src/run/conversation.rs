@@ -8,7 +8,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::body::Body;
-use crate::effect::{ModelReply, ToolCall, ToolResult};
+use crate::effect::{ToolCall, ToolResult};
+use crate::reply::{ModelReply, message_tokens};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -30,6 +31,7 @@ pub enum Message {
 pub(super) struct Conversation {
     messages: Vec<Message>,
     bytes: u64,
+    tokens: u64,
     // Calls that have not been made, with their places in the reply, in that order.
     calls: VecDeque<(u32, ToolCall)>,
     // By place: results of calls whose predecessors have none yet. `None` for a call that gets no result.
@@ -60,6 +62,12 @@ impl Conversation {
         waiting.fold(self.bytes, |sum, message| sum.saturating_add(message.length()))
     }
 
+    /// The tokens that they have as a request, at most.
+    pub(super) fn tokens(&self) -> u64 {
+        let waiting = self.held.values().flatten().chain(&self.later);
+        waiting.fold(self.tokens, |sum, message| sum.saturating_add(message.tokens()))
+    }
+
     /// Whether a person's message waits for the end of the turn.
     pub(super) fn has_more(&self) -> bool {
         !self.later.is_empty()
@@ -67,6 +75,7 @@ impl Conversation {
 
     pub(super) fn say(&mut self, message: Message) {
         self.bytes = self.bytes.saturating_add(message.length());
+        self.tokens = self.tokens.saturating_add(message.tokens());
         self.messages.push(message);
     }
 
@@ -133,6 +142,15 @@ impl Message {
                 reply.text.length() + reply.calls.iter().map(|call| call.arguments.length()).sum::<u64>()
             }
             Self::Tool { result, .. } => result.content.length(),
+        }
+    }
+
+    /// The tokens that it adds to a request, at most.
+    pub(super) fn tokens(&self) -> u64 {
+        match self {
+            Self::System(text) | Self::User(text) => message_tokens(text.length()),
+            Self::Assistant(reply) => reply.tokens(),
+            Self::Tool { call, result } => message_tokens(result.content.length() + call.len() as u64),
         }
     }
 }

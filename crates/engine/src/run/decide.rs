@@ -8,9 +8,10 @@ use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::BudgetName;
 use crate::child::ChildOf;
-use crate::effect::{Class, Effect, ModelReply, ToolResult, Usage};
+use crate::effect::{Class, Effect, ToolResult, Usage};
 use crate::event::{Event, RunOutcome, Settled};
 use crate::input::{Decision, Input, Rejected, Signal};
+use crate::reply::ModelReply;
 use crate::rules::Rules;
 
 /// After this many worker deaths during one step, the step itself is suspected and a human decides. The first rules
@@ -38,6 +39,8 @@ impl Run {
         match input {
             Input::Start { .. } | Input::Fork { .. } => Err(Rejected::NotStarted),
             Input::Claim { epoch, rules } => self.decide_claim(now, born, *epoch, *rules),
+            Input::Priced(tariff) if self.tariff.as_ref() == Some(tariff) => Ok(Vec::new()),
+            Input::Priced(tariff) => Ok(vec![Event::Priced { tariff: tariff.clone(), at: now }]),
             Input::Reported { epoch, step, attempt, report, chance } => {
                 if *epoch != self.epoch {
                     return Err(Rejected::Stale { given: *epoch, current: self.epoch });
@@ -252,7 +255,7 @@ impl Run {
             Decision::Retry => events.push(self.intend_again_or_wait(open, now)),
             Decision::Done(body) => {
                 let settled = match &open.effect {
-                    Effect::CallModel { .. } => Settled::Replied(ModelReply { text: body.clone(), calls: Vec::new() }),
+                    Effect::CallModel { .. } => Settled::Replied(ModelReply::new(body.clone(), Vec::new())),
                     Effect::CallTool { .. }
                     | Effect::Wait { .. }
                     | Effect::AskHuman { .. }
@@ -287,6 +290,9 @@ impl Run {
         // If money is reserved, a failed attempt may have shown that the call costs more.
         if reserved.micros > 0 {
             reserved.micros = reserved.micros.max(self.dearest);
+        }
+        if let (Effect::CallModel { .. }, Some(born), Some(_)) = (&open.effect, &self.born, &self.tariff) {
+            reserved = self.reservation_of_a_call(&born.agent, self.dearest);
         }
         Event::StepIntended {
             step: open.step,

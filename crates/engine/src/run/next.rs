@@ -11,9 +11,11 @@
 
 use std::collections::VecDeque;
 
+use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, Timestamp};
 
 use super::apply::told;
+use super::price::Estimate;
 use super::{Born, Message, OpenStep, Run};
 use crate::agent::{AgentSpec, OPEN_STEPS_MAX};
 use crate::body::Body;
@@ -26,9 +28,6 @@ use crate::key::EffectKey;
 use crate::repeats::Repeats;
 use crate::rules::Rules;
 
-/// Bytes of conversation per token, for estimating a reservation.
-const BYTES_PER_TOKEN: u64 = 4;
-
 /// Plans the events that follow a settled step.
 pub(super) struct Planner<'a> {
     born: &'a Born,
@@ -37,10 +36,12 @@ pub(super) struct Planner<'a> {
     rules: Rules,
     ledger: Ledger,
     dearest: u64,
+    tariff: Option<&'a Tariff>,
     repeats: Repeats,
     last_step: u64,
     messages: u64,
     conversation_bytes: u64,
+    conversation_tokens: u64,
     calls: VecDeque<&'a ToolCall>,
     // Steps that were open before and still are.
     others: Vec<u64>,
@@ -68,11 +69,13 @@ impl<'a> Planner<'a> {
             rules,
             ledger: *run.ledger(),
             dearest: run.dearest,
+            tariff: run.tariff.as_deref(),
             repeats: run.repeats.clone(),
             last_step: run.last_step,
             messages: run.conversation.length(),
             // The first rules don't count the newest message.
             conversation_bytes: run.conversation.bytes(),
+            conversation_tokens: run.conversation.tokens(),
             calls: run.conversation.calls().collect(),
             others: run.open.iter().map(|open| open.step).collect(),
             open: run.open.len() as u32,
@@ -95,13 +98,22 @@ impl<'a> Planner<'a> {
         }
         if self.rules.keep_turns_together() {
             let told = match (result, open.effect.call()) {
-                (Settled::Replied(reply), _) => Message::Assistant(reply.clone()).length(),
-                (result, Some(call)) => told(call, result).map_or(0, |result| result.content.length()),
-                (_, None) => 0,
+                (Settled::Replied(reply), _) => Some(Message::Assistant(reply.clone())),
+                (result, Some(call)) => {
+                    told(call, result).map(|result| Message::Tool { call: call.id.clone(), result })
+                }
+                (_, None) => None,
             };
-            self.conversation_bytes = self.conversation_bytes.saturating_add(told);
+            if let Some(message) = told {
+                self.count(&message);
+            }
         }
         self
+    }
+
+    fn count(&mut self, message: &Message) {
+        self.conversation_bytes = self.conversation_bytes.saturating_add(message.length());
+        self.conversation_tokens = self.conversation_tokens.saturating_add(message.tokens());
     }
 
     /// Assumes that the model has requested these calls.
@@ -160,7 +172,7 @@ impl<'a> Planner<'a> {
                     let is_alone = !is_parallel(self.agent, &effect, class);
                     self.intend(effect, class, reserved);
                     match answer {
-                        Some(answer) => self.settle_at_once(reserved, ToolResult::new(answer.clone(), false)),
+                        Some(answer) => self.settle_at_once(reserved, &call.id, ToolResult::new(answer.clone(), false)),
                         None => {
                             self.open += 1;
                             self.is_alone |= is_alone;
@@ -170,7 +182,7 @@ impl<'a> Planner<'a> {
                 Err(complaint) => {
                     self.take(call);
                     self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
-                    self.settle_at_once(reserved, ToolResult::new(Body::text(complaint), true));
+                    self.settle_at_once(reserved, &call.id, ToolResult::new(Body::text(complaint), true));
                 }
             }
         }
@@ -178,8 +190,16 @@ impl<'a> Planner<'a> {
         if self.open > 0 {
             return self.events;
         }
-        let tokens = self.agent.model.reply_tokens_max.saturating_add(self.conversation_bytes / BYTES_PER_TOKEN);
-        let reserved = Spending { steps: 1, tokens, micros: self.micros_for_a_reply(), ..Spending::default() };
+        let estimate = Estimate {
+            agent: self.agent,
+            tariff: self.tariff,
+            rules: self.rules,
+            is_limited: self.ledger.limit().micros.is_some(),
+            dearest: self.dearest,
+            bytes: self.conversation_bytes,
+            tokens: self.conversation_tokens,
+        };
+        let reserved = estimate.reservation();
         if let Some(budget) = self.ledger.refuses(reserved) {
             return self.finish(RunOutcome::BudgetExceeded { budget });
         }
@@ -199,15 +219,6 @@ impl<'a> Planner<'a> {
     fn take(&mut self, call: &ToolCall) {
         self.calls.pop_front();
         self.repeats.note(call);
-    }
-
-    /// The money to reserve for a model call, if there is a limit: the maximum from the agent's spec, or the highest
-    /// cost so far. Without a spec, the cost of the first call is unknown, so it only requires that something is
-    /// left.
-    fn micros_for_a_reply(&self) -> u64 {
-        let is_limited = self.ledger.limit().micros.is_some() && self.rules.reserve_money();
-        let most = self.agent.model.reply_micros_max.unwrap_or(1).max(self.dearest).max(1);
-        if is_limited { most } else { 0 }
     }
 
     /// The effect of a call, or the message that the model gets instead.
@@ -276,11 +287,11 @@ impl<'a> Planner<'a> {
         self.events.push(Event::StepIntended { step, attempt: 1, effect, class, reserved, at });
     }
 
-    fn settle_at_once(&mut self, reserved: Spending, result: ToolResult) {
+    fn settle_at_once(&mut self, reserved: Spending, call: &str, result: ToolResult) {
         self.ledger.settle(reserved, Spending { steps: 1, tool_calls: 1, ..Spending::default() });
         self.messages += 1;
         if self.rules.keep_turns_together() {
-            self.conversation_bytes = self.conversation_bytes.saturating_add(result.content.length());
+            self.count(&Message::Tool { call: call.to_owned(), result: result.clone() });
         }
         self.events.push(Event::StepSettled {
             step: self.last_step,

@@ -80,13 +80,19 @@ impl Run {
         let one_more = Spending { retries: 1, ..Spending::default() };
         let wait = policy(born, open).wait_ms(self.tries(open), chance).filter(|_| failure.is_passing);
         if let Some(wait) = wait {
+            let wait = wait.max(failure.retry_after_ms.unwrap_or(0));
             let refused = if self.rules.reserve_money() {
                 // The next attempt's cost comes in addition to this one's.
                 let mut ledger = self.ledger;
-                let mut next = open.reserved.plus(one_more);
+                let dearest = self.dearest.max(usage.micros);
+                let mut next = open.reserved;
                 if next.micros > 0 {
-                    next.micros = next.micros.max(self.dearest).max(usage.micros);
+                    next.micros = next.micros.max(dearest);
                 }
+                if let (Effect::CallModel { .. }, Some(_)) = (&open.effect, &self.tariff) {
+                    next = self.reservation_of_a_call(&born.agent, dearest);
+                }
+                let next = next.plus(one_more);
                 let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
                 ledger.settle(open.reserved, cost);
                 ledger.refuses(next)

@@ -20,10 +20,15 @@ pub struct Driven {
 
 impl Driven {
     pub fn start(agent: AgentSpec) -> Self {
+        let mut driven = Self::unclaimed(agent);
+        driven.input(Input::claim(1)).expect("it is accepted");
+        driven
+    }
+
+    pub fn unclaimed(agent: AgentSpec) -> Self {
         let mut driven = Self { run: Run::new(), journal: Vec::new(), now: Timestamp::from_millis(1_000_000) };
         let run = RunId::from_random([7; 16]);
         driven.input(Input::Start { run, agent: Box::new(agent), child_of: None }).expect("it is accepted");
-        driven.input(Input::claim(1)).expect("it is accepted");
         driven
     }
 
@@ -125,7 +130,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
         read: None,
         invalid: None,
     };
-    ModelReply { text: Body::text("done"), calls: calls.iter().enumerate().map(call).collect() }
+    ModelReply::new(Body::text("done"), calls.iter().enumerate().map(call).collect())
 }
 
 /// The same agent, whose tools may be called beside each other.
@@ -149,6 +154,7 @@ pub fn agent() -> AgentSpec {
         model: ModelRef {
             provider: "scripted".to_owned(),
             model: "script".to_owned(),
+            sampling: Default::default(),
             reply_tokens_max: 100,
             reply_micros_max: None,
             retry: RetryPolicy::default(),

@@ -1,6 +1,7 @@
 //! Long bodies: stored as blobs, before the entry that names them.
 
-use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, ToolCall, ToolResult};
+use saggar_domain::model::Verbatim;
+use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, Said, SaidPart, ToolCall, ToolResult};
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
@@ -47,6 +48,41 @@ async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(),
     Ok(())
 }
 
+/// What a model said, with its long bodies stored as blobs.
+async fn shelve_said<J: Journal>(journal: &J, said: Said) -> Result<Said, Error> {
+    let Said { parts, stop, usage, origin } = said;
+    let mut kept = Vec::with_capacity(parts.len());
+    for part in parts {
+        kept.push(match part {
+            SaidPart::Text { verbatim } => SaidPart::Text { verbatim: shelve_verbatim(journal, verbatim).await? },
+            SaidPart::Call { verbatim } => SaidPart::Call { verbatim: shelve_verbatim(journal, verbatim).await? },
+            SaidPart::Part(part) => {
+                // The bodies of a part come in a fixed order, so they are stored first and put back after.
+                let mut bodies = Vec::new();
+                let part = part.try_map(&mut |body| {
+                    bodies.push(body);
+                    Ok::<_, Error>(())
+                })?;
+                let mut stored = std::collections::VecDeque::with_capacity(bodies.len());
+                for body in bodies {
+                    stored.push_back(shelve(journal, body).await?);
+                }
+                let mut next = |()| Ok::<_, Error>(stored.pop_front().expect("one for each"));
+                SaidPart::Part(part.try_map(&mut next)?)
+            }
+        });
+    }
+    Ok(Said { parts: kept, stop, usage, origin })
+}
+
+async fn shelve_verbatim<J: Journal>(
+    journal: &J,
+    verbatim: Option<Verbatim<Body>>,
+) -> Result<Option<Verbatim<Body>>, Error> {
+    let Some(Verbatim { wire, origin, data }) = verbatim else { return Ok(None) };
+    Ok(Some(Verbatim { wire, origin, data: shelve(journal, data).await? }))
+}
+
 /// The same report with its long bodies stored as blobs.
 pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Result<Report, Error> {
     Ok(match report {
@@ -56,7 +92,11 @@ pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Re
                 shelve_call(journal, call).await?;
             }
             let text = shelve(journal, reply.text).await?;
-            Report::Replied { reply: ModelReply { text, calls }, usage }
+            let said = match reply.said {
+                Some(said) => Some(Box::new(shelve_said(journal, *said).await?)),
+                None => None,
+            };
+            Report::Replied { reply: ModelReply { text, calls, said }, usage }
         }
         Report::Returned { result: ToolResult { content, is_error, network }, snapshot } => {
             let content = shelve(journal, content).await?;

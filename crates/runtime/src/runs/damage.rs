@@ -90,6 +90,7 @@ fn nobody() -> AgentSpec {
     let model = ModelRef {
         provider: String::new(),
         model: String::new(),
+        sampling: Default::default(),
         reply_tokens_max: 0,
         reply_micros_max: None,
         retry: RetryPolicy::default(),

@@ -27,6 +27,7 @@ use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
+use super::request::{fetched, request_of};
 use super::stored_agent::read_entry;
 use super::under_way::{Doing, Reporting, UnderWay};
 
@@ -117,6 +118,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let now = self.effects.now();
         let claim = Input::claim(self.claimed.epoch);
         let mut batch = Batch::default();
+        self.price(&mut driven, &mut batch);
         self.input(&mut driven, now, claim, &mut batch).map_err(|rejected| {
             tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "claiming a run failed");
             Stopped::Broken
@@ -141,6 +143,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             };
             let mut batch = Batch::default();
             let now = self.effects.now();
+            self.price(&mut driven, &mut batch);
             let consumed = match happened {
                 Happened::Reported(reports) => {
                     // What ended together is recorded in one commit.
@@ -203,6 +206,15 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             batch.take(&self.claimed.run.project, &mut driven.run, event);
         }
         Ok(())
+    }
+
+    /// Records what calls of its model may come to, if that has changed. What is decided next goes by it.
+    fn price(&self, driven: &mut Driven<E::Session>, batch: &mut Batch) {
+        let Some(tariff) = driven.session.tariff().filter(|tariff| driven.run.tariff() != Some(tariff)) else { return };
+        let (now, priced) = (self.effects.now(), Input::Priced(Box::new(tariff)));
+        if let Err(rejected) = self.input(driven, now, priced, batch) {
+            tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a tariff");
+        }
     }
 
     /// Processes the inbox: control letters first, then messages, each in order. All of it is read, so that no letter
@@ -384,7 +396,16 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
         };
         let work = match call {
-            None => Work::CallModel { replies: driven.run.replies() },
+            None => {
+                let request = match request_of(&driven.run) {
+                    Some(request) => match self.until_readable(|| fetched(&self.journal, &request)).await {
+                        Ok(request) => Some(Box::new(request)),
+                        Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
+                    },
+                    None => None,
+                };
+                Work::CallModel { replies: driven.run.replies(), request }
+            }
             Some(call) => {
                 let fetched = self.until_readable(|| fetch(&self.journal, &call.arguments)).await;
                 let arguments = match fetched {

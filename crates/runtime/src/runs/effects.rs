@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use saggar_domain::model::{ModelRequest, Tariff};
 use saggar_domain::{ProjectId, RunId, SandboxId, Timestamp, Uptime};
 use saggar_engine::{AgentSpec, Class, EffectKey, Report};
 
@@ -45,6 +46,8 @@ pub trait Session: Send + Sync + 'static {
     /// Executes an effect, or probes whether it was done. Cancelling it interrupts the effect if possible; it may
     /// also continue.
     fn perform(self: Arc<Self>, task: Task) -> impl Future<Output = Report> + Send + 'static;
+    /// What calls of its model may come to; `None` if nobody knows.
+    fn tariff(&self) -> Option<Tariff>;
     /// The run's current sandbox.
     fn sandbox(&self) -> Option<SandboxId>;
     /// The run is idle for a while: its sandbox may be paused.
@@ -74,6 +77,8 @@ pub enum Work {
     CallModel {
         /// Number of earlier replies.
         replies: u64,
+        /// What to ask; `None` if the replies are written in advance.
+        request: Option<Box<ModelRequest>>,
     },
     CallTool {
         tool: String,

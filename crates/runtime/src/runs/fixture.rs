@@ -149,7 +149,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
             effect.call().into_iter().flat_map(of_call).chain(asked).collect()
         }
         Event::StepSettled { result, .. } => match result {
-            Settled::Replied(reply) => reply.calls.iter().flat_map(of_call).chain([&reply.text]).collect(),
+            Settled::Replied(reply) => reply.bodies(),
             Settled::Returned(result) => vec![&result.content],
             Settled::Ended(ChildEnd { outcome: RunOutcome::Completed { answer }, .. }) => vec![answer],
             Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
@@ -158,6 +158,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepDecided { decision: saggar_engine::Decision::Done(body), .. } => vec![body],
         Event::StepDecided { .. }
         | Event::Claimed { .. }
+        | Event::Priced { .. }
         | Event::StepFailed { .. }
         | Event::StepDelayed { .. }
         | Event::StepUnknown { .. }

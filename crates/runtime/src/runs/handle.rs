@@ -1,10 +1,13 @@
 //! Operations on runs for clients: start, list, read and follow. See `tell` for those that change one.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use saggar_domain::model::RouteName;
 use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
 use saggar_engine::{AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run};
+use saggar_gateway::Gateway;
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
 
@@ -31,6 +34,7 @@ const AGENTS_MAX: usize = 32;
 pub struct Runs {
     store: Store,
     hub: Hub,
+    models: Option<Gateway>,
 }
 
 #[derive(Clone, Debug)]
@@ -43,7 +47,13 @@ pub struct NewRun {
 impl Runs {
     /// Workers of this process share the hub.
     pub fn new(store: Store, hub: Hub) -> Self {
-        Self { store, hub }
+        Self { store, hub, models: None }
+    }
+
+    /// The models that runs may use. Without this, a route that doesn't exist is found out at its first call.
+    #[must_use]
+    pub fn with_models(self, models: Gateway) -> Self {
+        Self { models: Some(models), ..self }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -60,6 +70,7 @@ impl Runs {
         permit.check(|action| *action == Action::StartRun)?;
         let mut agent = new.agent;
         check_agent(&agent)?;
+        self.check_routes(&agent)?;
         self.check_secrets(permit.project(), &agent).await?;
         agent.task = shelve(&self.store, agent.task).await?;
         let others = agent.agents.values_mut().map(|other| &mut other.system);
@@ -193,10 +204,34 @@ impl Runs {
         Ok(())
     }
 
+    /// An agent may use the routes that there are. Found out now, and not at its first call.
+    fn check_routes(&self, agent: &AgentSpec) -> Result<(), Fault> {
+        let Some(models) = &self.models else { return Ok(()) };
+        let catalogue = models.catalogue();
+        for route in [agent].into_iter().chain(agent.agents.values()).filter_map(|agent| agent.model.route()) {
+            if catalogue.route(route).is_some() {
+                continue;
+            }
+            let known: Vec<&str> = catalogue.routes().map(|route| route.name.as_str()).take(ROUTES_SHOWN).collect();
+            let help = match known.as_slice() {
+                [] => "the server has no models: its operator names them in the file of the setting models_file, \
+                       which docs/models.md shows"
+                    .to_owned(),
+                known => format!("set model.route to one of: {}", known.join(", ")),
+            };
+            let message = format!("the server has no model {route:?}");
+            return Err(Fault::Refused(Problem::new(Code::InvalidValue, message, help)));
+        }
+        Ok(())
+    }
+
     pub(super) async fn row(&self, permit: &Permit, id: &RunId) -> Result<RunRow, Fault> {
         self.store.run(permit.project().clone(), id.clone()).await?.ok_or_else(|| Fault::no_run(id))
     }
 }
+
+/// Names of routes in a message.
+const ROUTES_SHOWN: usize = 16;
 
 /// Rejects agents that could only fail later.
 pub fn check_agent(agent: &AgentSpec) -> Result<(), Fault> {
@@ -228,10 +263,16 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
     if name.is_empty() || name.len() > NAME_LEN_MAX {
         return Err(refuse(format!("an agent's name must have 1 to {NAME_LEN_MAX} bytes")));
     }
-    if agent.model.provider != "scripted" {
-        return Err(refuse(format!("unknown model provider {:?}: use \"scripted\"", agent.model.provider)));
-    }
-    let called = check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?;
+    let called = match (agent.model.route(), agent.model.provider.as_str()) {
+        (Some(route), _) => match route.parse::<RouteName>() {
+            Ok(_) => BTreeSet::new(),
+            Err(complaint) => return Err(refuse(format!("model.route of agent {name:?}: {complaint}"))),
+        },
+        (None, "scripted") => check_script(&agent.model.model).map_err(|error| refuse(error.to_string()))?,
+        (None, other) => {
+            return Err(refuse(format!("unknown model provider {other:?}: set model.route, or use \"scripted\"")));
+        }
+    };
     let is_known = |tool: &str| Tool::find(tool).is_some();
     if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
         return Err(refuse(format!("unknown tool {tool:?}: use one of {}", Tool::names())));

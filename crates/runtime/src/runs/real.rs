@@ -1,20 +1,24 @@
-//! The real world: a scripted model, sandboxes, files and HTTP.
+//! The real world: models, sandboxes, files and HTTP.
 //!
 //! A tool's own claims are not trusted: its class is set by the operator, in the agent's spec.
 
+mod model;
 mod script;
 
 use std::future::Future;
 use std::sync::Arc;
 
+use saggar_domain::model::{ModelRequest, Tariff};
 use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::Report;
+use saggar_gateway::Gateway;
 
 use super::effects::{About, Effects, Session, Task, Work};
 use super::tools::{
     Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
 };
 use crate::sandboxes::{self, Sandboxes};
+use model::Model;
 use script::Script;
 
 pub use script::ScriptError;
@@ -35,11 +39,17 @@ pub struct RealEffects {
     sandboxes: Sandboxes,
     settings: LiveSettings,
     exits: Arc<Exits>,
+    models: Gateway,
 }
 
 impl RealEffects {
-    pub fn new(sandboxes: Sandboxes, settings: RunSettings) -> Self {
-        Self { sandboxes, settings: LiveSettings::new(settings), exits: Arc::default() }
+    pub fn new(sandboxes: Sandboxes, models: Gateway, settings: RunSettings) -> Self {
+        Self { sandboxes, settings: LiveSettings::new(settings), exits: Arc::default(), models }
+    }
+
+    /// The way to its models.
+    pub fn models(&self) -> &Gateway {
+        &self.models
     }
 
     /// Changes the settings. Effects that start from now on use them, in every clone.
@@ -72,10 +82,14 @@ impl Effects for RealEffects {
     }
 
     fn session(&self, about: About) -> RealSession {
-        let script = Script::parse(&about.agent.model.model);
+        let script = match about.agent.model.route() {
+            Some(_) => None,
+            None => Some(Script::parse(&about.agent.model.model)),
+        };
+        let model = Model::new(self.models.clone(), &about);
         let http = HttpTool::of(&about.agent, self.settings.clone(), Arc::clone(&self.exits));
         let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.get().keep_sandboxes);
-        RealSession { script, hands: Hands { sandbox, http } }
+        RealSession { script, model, hands: Hands { sandbox, http } }
     }
 
     async fn within<F: Future + Send>(&self, work: F) -> F::Output {
@@ -86,16 +100,19 @@ impl Effects for RealEffects {
 /// The real world, for one run.
 #[derive(Debug)]
 pub struct RealSession {
-    script: Result<Script, ScriptError>,
+    script: Option<Result<Script, ScriptError>>,
+    model: Model,
     hands: Hands,
 }
 
 impl Session for RealSession {
     async fn perform(self: Arc<Self>, task: Task) -> Report {
         match &task.work {
-            Work::CallModel { replies } => match &self.script {
-                Ok(script) => script.reply(*replies),
-                Err(error) => failed("script", error.to_string(), false),
+            Work::CallModel { replies, request } => match (&self.script, request) {
+                (Some(Ok(script)), _) => script.reply(*replies),
+                (Some(Err(error)), _) => failed("script", error.to_string(), false),
+                (None, Some(request)) => self.model.call(ModelRequest::clone(request)).await,
+                (None, None) => failed("model", "the agent names no model", false),
             },
             Work::CallTool { tool, arguments } => match executor(tool) {
                 Some((call, _)) => call(&self.hands, &task, arguments).await,
@@ -106,6 +123,10 @@ impl Session for RealSession {
                 Some((_, None)) | None => Report::unknown(format!("{tool:?} can't be probed")),
             },
         }
+    }
+
+    fn tariff(&self) -> Option<Tariff> {
+        self.model.tariff()
     }
 
     fn sandbox(&self) -> Option<SandboxId> {

@@ -93,6 +93,7 @@ mod tests {
         let model = ModelRef {
             provider: "scripted".to_owned(),
             model: script,
+            sampling: Default::default(),
             reply_tokens_max: 1,
             reply_micros_max: None,
             retry: Default::default(),

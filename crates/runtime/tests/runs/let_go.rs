@@ -18,7 +18,7 @@ async fn a_sandbox_is_ended_by_whoever_takes_over_from_a_worker_that_died_before
     let work = |is_stuck: bool| {
         let (ending, ended) = mpsc::unbounded_channel();
         let done = |_: &_| {
-            let reply = ModelReply { text: Body::text("It is done."), calls: Vec::new() };
+            let reply = ModelReply::new(Body::text("It is done."), Vec::new());
             Some(Report::Replied { reply, usage: Usage::default() })
         };
         let world = World {

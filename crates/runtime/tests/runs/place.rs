@@ -184,7 +184,12 @@ pub fn effects(directory: &Path, store: Store, url: &str) -> RealEffects {
         paused_max: Duration::from_secs(60),
     };
     let sandboxes = Sandboxes::open(settings, store).unwrap();
-    RealEffects::new(sandboxes, RunSettings { http_allowed: vec![url.parse().unwrap()], ..RunSettings::default() })
+    let models = saggar_runtime::model_gateway(&sandboxes, Default::default());
+    RealEffects::new(
+        sandboxes,
+        models,
+        RunSettings { http_allowed: vec![url.parse().unwrap()], ..RunSettings::default() },
+    )
 }
 
 pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
@@ -207,6 +212,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         model: ModelRef {
             provider: "scripted".to_owned(),
             model: script.to_string(),
+            sampling: Default::default(),
             reply_tokens_max: 100,
             reply_micros_max: None,
             retry: RetryPolicy::default(),

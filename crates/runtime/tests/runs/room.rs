@@ -25,7 +25,7 @@ fn careful() -> AgentSpec {
 fn world(tries: Vec<Report>) -> World {
     let tries = Mutex::new(tries.into_iter());
     World::of(move |task| match &task.work {
-        Work::CallModel { replies: 0 } => {
+        Work::CallModel { replies: 0, .. } => {
             let call = ToolCall {
                 id: "1".to_owned(),
                 tool: "http".to_owned(),
@@ -33,11 +33,11 @@ fn world(tries: Vec<Report>) -> World {
                 read: None,
                 invalid: None,
             };
-            let reply = ModelReply { text: Body::text("I do it."), calls: vec![call] };
+            let reply = ModelReply::new(Body::text("I do it."), vec![call]);
             Some(Report::Replied { reply, usage: Usage::default() })
         }
         Work::CallModel { .. } => {
-            let reply = ModelReply { text: Body::text("It is done."), calls: Vec::new() };
+            let reply = ModelReply::new(Body::text("It is done."), Vec::new());
             Some(Report::Replied { reply, usage: Usage::default() })
         }
         Work::CallTool { .. } | Work::Probe { .. } => tries.lock().unwrap().next(),

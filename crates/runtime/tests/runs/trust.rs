@@ -151,7 +151,7 @@ async fn a_damaged_run_that_a_person_ended_stays_ended_where_its_journal_could_g
             read: None,
             invalid: None,
         };
-        let reply = ModelReply { text: Body::text("I do it."), calls: vec![call] };
+        let reply = ModelReply::new(Body::text("I do it."), vec![call]);
         Some(Report::Replied { reply, usage: Usage::default() })
     });
     let (ending, mut ended) = tokio::sync::mpsc::unbounded_channel();

@@ -4,6 +4,7 @@ use std::future::{Future, pending};
 use std::sync::Arc;
 use std::time::Duration;
 
+use saggar_domain::model::Tariff;
 use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::Report;
 use saggar_runtime::runs::{About, Effects, Hub, Session, Task, Worker, WorkerSettings};
@@ -85,6 +86,10 @@ impl Session for OneRun {
             Some(report) => report,
             None => pending().await,
         }
+    }
+
+    fn tariff(&self) -> Option<Tariff> {
+        None
     }
 
     fn sandbox(&self) -> Option<SandboxId> {

@@ -16,8 +16,6 @@ use serde::Deserialize;
 
 /// Default time limit of a tool call.
 const TOOL_TIMEOUT_MS: u64 = 10 * 60 * 1000;
-/// Default reservation for a reply.
-const REPLY_TOKENS: u64 = 4096;
 /// Default number of identical calls in a row that are allowed.
 const REPEATS: u32 = 8;
 
@@ -39,13 +37,14 @@ pub(crate) fn check_providers(body: &[u8]) -> Result<(), Refusal> {
     }
     #[derive(Deserialize)]
     struct Model {
-        provider: String,
+        #[serde(default)]
+        provider: Option<String>,
     }
     // A body that can't be parsed so far is refused by the complete parser.
     let Ok(Start { agent }) = serde_json::from_slice(body) else { return Ok(()) };
     let others = agent.agents.values().map(|other| &other.model);
     for model in others.chain([&agent.model]) {
-        if let Some((message, help)) = api::AgentModel::wrong_provider(&model.provider) {
+        if let Some((message, help)) = model.provider.as_deref().and_then(api::AgentModel::wrong_provider) {
             return Err(Refusal::new(api::Code::InvalidValue, message, help));
         }
     }
@@ -141,19 +140,24 @@ fn spec(
         directory: None,
         system: system.map(Body::text),
         task: Body::text(task),
-        model: ModelRef {
-            provider: model.provider,
-            model: model.script.to_string(),
-            reply_tokens_max: model.reply_tokens_max.unwrap_or(REPLY_TOKENS),
-            reply_micros_max: model.reply_micros_max,
-            retry: RetryPolicy::default(),
-        },
+        model: model_of(model),
         sandbox: AgentSandbox::default(),
         budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
         repeats_max: repeats_max.unwrap_or(REPEATS),
         open_max: parallel.unwrap_or(OPEN_STEPS_DEFAULT),
         agents: BTreeMap::new(),
     }
+}
+
+/// A model that was checked before.
+fn model_of(model: api::AgentModel) -> ModelRef {
+    let (reply_tokens_max, reply_micros_max) = (model.reply_tokens(), model.reply_micros_max);
+    let sampling = Box::new(model.sampling().unwrap_or_default());
+    let (provider, model) = match (model.route, model.provider) {
+        (Some(route), _) => (ModelRef::ROUTE.to_owned(), route),
+        (None, provider) => (provider.unwrap_or_default(), model.script.to_string()),
+    };
+    ModelRef { provider, model, sampling, reply_tokens_max, reply_micros_max, retry: RetryPolicy::default() }
 }
 
 fn class(class: api::EffectClass) -> Class {

@@ -16,25 +16,21 @@ pub struct ModelSettings {
 impl Table for ModelSettings {
     const SETTINGS: &'static [Setting<Self>] = &[setting!(
         models_file,
-        Shared,
+        Process,
         "file with the models' providers, routes, prices and budgets; none without it"
     )];
 
-    /// Workers read the same file, wherever they were started.
-    fn derive(&mut self, _origins: &Origins) {
-        // What can't be made absolute is reported when it is read.
-        self.models_file = self.models_file.take().map(|path| std::path::absolute(&path).unwrap_or(path));
-    }
-
     fn check(&self, _origins: &Origins) -> Result<(), ConfigError> {
-        self.catalogue().map(drop)
+        let Some(path) = &self.models_file else { return Ok(()) };
+        let in_file = |error: ConfigError| ConfigError::new(format!("models_file {}: {error}", path.display()), HELP);
+        self.text().and_then(|text| catalogue(&text).map_err(in_file)).map(drop)
     }
 }
 
 impl ModelSettings {
-    /// The file's content; nothing without a file.
-    pub(crate) fn catalogue(&self) -> Result<Catalogue, ConfigError> {
-        let Some(path) = &self.models_file else { return Ok(Catalogue::default()) };
+    /// The file's content; empty without a file.
+    pub(crate) fn text(&self) -> Result<String, ConfigError> {
+        let Some(path) = &self.models_file else { return Ok(String::new()) };
         let named = path.display();
         let length = std::fs::metadata(path).map_or(0, |about| about.len());
         if length > CATALOGUE_BYTES_MAX as u64 {
@@ -43,10 +39,14 @@ impl ModelSettings {
                 HELP,
             ));
         }
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| ConfigError::new(format!("models_file {named} can't be read: {}", error.kind()), HELP))?;
-        Catalogue::parse(&text).map_err(|error| ConfigError::new(format!("models_file {named}: {error}"), HELP))
+        std::fs::read_to_string(path)
+            .map_err(|error| ConfigError::new(format!("models_file {named} can't be read: {}", error.kind()), HELP))
     }
+}
+
+/// What such a text says.
+pub(crate) fn catalogue(text: &str) -> Result<Catalogue, ConfigError> {
+    Catalogue::parse(text).map_err(|error| ConfigError::new(error.to_string(), HELP))
 }
 
 const HELP: &str = "docs/models.md shows such a file";

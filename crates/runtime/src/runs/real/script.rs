@@ -66,7 +66,7 @@ impl Script {
             invalid: None,
         };
         let calls = turn.calls.iter().enumerate().map(call).collect();
-        let reply = ModelReply { text: Body::text(&turn.text), calls };
+        let reply = ModelReply::new(Body::text(&turn.text), calls);
         Report::Replied { reply, usage: Usage { tokens: turn.tokens, micros: turn.micros } }
     }
 }

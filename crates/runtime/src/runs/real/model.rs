@@ -1,0 +1,60 @@
+//! Calls of models through the gateway, in the name of a run.
+
+use std::time::Duration;
+
+use saggar_domain::model::{ModelRequest, RouteName, Tariff, TokenUsage};
+use saggar_engine::{EffectFailure, ModelReply, Report, Usage};
+use saggar_gateway::{Caller, Failure, Gateway};
+
+use crate::runs::effects::About;
+use crate::runs::request::{frame, route_of};
+
+/// The longest wait that a provider is granted before the next attempt.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// The model of one run.
+#[derive(Debug)]
+pub(super) struct Model {
+    gateway: Gateway,
+    caller: Caller,
+    route: Option<RouteName>,
+    /// Tokens of what every request has beside its messages.
+    fixed_tokens: u64,
+}
+
+impl Model {
+    pub(super) fn new(gateway: Gateway, about: &About) -> Self {
+        let caller = Caller { project: about.project.clone(), run: Some(about.run.clone()), sandbox: None };
+        let fixed_tokens = frame(&about.agent).map_or(0, |request| Gateway::input_tokens(&request));
+        Self { gateway, caller, route: route_of(&about.agent.model), fixed_tokens }
+    }
+
+    /// What its calls may come to; `None` if its replies are written in advance, or if its route is gone.
+    pub(super) fn tariff(&self) -> Option<Tariff> {
+        let tariff = self.gateway.tariff(self.route.as_ref()?).ok()?;
+        Some(Tariff { fixed_tokens: self.fixed_tokens, ..tariff })
+    }
+
+    /// Cancelling it closes the provider's connection at once.
+    pub(super) async fn call(&self, request: ModelRequest) -> Report {
+        match Box::pin(self.gateway.call(self.caller.clone(), request, |_| {})).await {
+            Ok(reply) => {
+                let usage = usage_of(&reply.usage);
+                Report::Replied { reply: ModelReply::of(reply), usage }
+            }
+            Err(failure) => failed(&failure),
+        }
+    }
+}
+
+fn failed(failure: &Failure) -> Report {
+    let usage = failure.usage.as_deref().map(usage_of).unwrap_or_default();
+    let wait = failure.retry_after.map(|wait| wait.min(RETRY_AFTER_MAX).as_millis());
+    let retry_after_ms = wait.map(|wait| u64::try_from(wait).unwrap_or(u64::MAX));
+    let told = EffectFailure::new(failure.kind.as_str(), failure.message.clone(), failure.kind.is_passing());
+    Report::Failed { failure: EffectFailure { retry_after_ms, ..told }, usage }
+}
+
+fn usage_of(usage: &TokenUsage) -> Usage {
+    Usage { tokens: usage.tokens(), micros: usage.cost.0 }
+}
