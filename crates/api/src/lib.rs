@@ -84,8 +84,8 @@ pub use sandbox::{
 };
 pub use secret::Secret;
 pub use snapshot::{
-    CreateSnapshot, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ListSnapshots, RemovedSnapshot,
-    RollBackSandbox, Snapshot, SnapshotChange, SnapshotChangeKind, SnapshotDiff, SnapshotList,
+    CreateSnapshot, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ImportSnapshot, ListSnapshots,
+    RemovedSnapshot, RollBackSandbox, Snapshot, SnapshotChange, SnapshotChangeKind, SnapshotDiff, SnapshotList,
 };
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};

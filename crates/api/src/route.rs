@@ -128,6 +128,10 @@ pub const SANDBOX_FORK: &str = "/api/v1/sandboxes/{id}/fork";
 pub const SNAPSHOTS: &str = "/api/v1/snapshots";
 /// Read, remove a snapshot.
 pub const SNAPSHOT: &str = "/api/v1/snapshots/{snapshot}";
+/// Export a snapshot.
+pub const SNAPSHOT_ARCHIVE: &str = "/api/v1/snapshots/{snapshot}/archive";
+/// Import an exported snapshot.
+pub const SNAPSHOT_IMPORT: &str = "/api/v1/snapshots/import";
 /// Compare two snapshots.
 pub const SNAPSHOT_DIFF: &str = "/api/v1/snapshots/{snapshot}/diff";
 /// Take a sandbox back to a snapshot.

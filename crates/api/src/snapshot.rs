@@ -1,5 +1,6 @@
 //! Snapshots of sandboxes: take, list, read, remove; and forks of sandboxes.
 
+use saggar_domain::template::ContentDigest;
 use saggar_domain::{SandboxId, SnapshotId, TemplateName, Timeout};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -88,6 +89,29 @@ pub struct ListSnapshots {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[param(value_type = Vec<String>, example = json!(["team=red"]))]
     pub label: Vec<Label>,
+}
+
+/// What an exported snapshot becomes. Everything has a default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct ImportSnapshot {
+    /// The digest that the export had. If it has another one now, it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::TemplateId>)]
+    pub digest: Option<ContentDigest>,
+    /// A name that sandboxes may be started by too. If an earlier snapshot has it, it moves to this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<String>, example = "before-migration")]
+    pub name: Option<TemplateName>,
+    /// A label for finding it again, as `name=value`; may be repeated. Without any it has those that it was exported with.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[param(value_type = Vec<String>, example = json!(["team=red"]))]
+    pub label: Vec<Label>,
+    /// How long it is kept; by default until it is removed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[param(value_type = Option<schema::TimeSpan>)]
+    pub ttl: Option<Timeout>,
 }
 
 /// Snapshots of a project, oldest first.

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use saggar_domain::template::{ContentDigest, Defaults, ExposedPort, LayerId};
-use saggar_domain::{GuestPath, Problem, Timestamp};
-use serde::Deserialize;
+use saggar_domain::template::{BuiltInRoot, ContentDigest, Defaults, ExposedPort, LayerId};
+use saggar_domain::{GuestPath, Labels, Problem, Timestamp};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::{Deserialize, Serialize};
 
 use crate::blob::Promise;
 use crate::failure::{refused, shown};
@@ -16,6 +16,8 @@ use crate::failure::{refused, shown};
 pub(crate) const DOCUMENT_BYTES_MAX: u64 = 4 << 20;
 /// Maximum number of layers of an image.
 const LAYERS_MAX: usize = 127;
+/// Of what an exported snapshot says besides.
+const SNAPSHOT_SCHEMA: &str = "saggar.snapshot-archive/v1";
 const HOSTILE: &str = "the image is malformed or hostile: don't use it, or build it anew";
 
 const MANIFESTS: &[&str] =
@@ -166,6 +168,43 @@ pub(crate) struct ImageConfig {
     pub(crate) defaults: Defaults,
     pub(crate) platform: Platform,
     pub(crate) created: Option<Timestamp>,
+    /// What an exported snapshot says besides, which other programs ignore.
+    pub(crate) snapshot: Option<SnapshotNote>,
+}
+
+/// What an image can't say about a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SnapshotNote {
+    schema: String,
+    /// What the layers lie over, if they are not a whole root by themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) root: Option<BuiltInRoot>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) start: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ready: Option<String>,
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub(crate) labels: Labels,
+}
+
+impl SnapshotNote {
+    pub(crate) fn new(root: Option<BuiltInRoot>, defaults: &Defaults, labels: Labels) -> Self {
+        let (start, ready) = (defaults.start.clone(), defaults.ready.clone());
+        Self { schema: SNAPSHOT_SCHEMA.to_owned(), root, start, ready, labels }
+    }
+
+    fn check(self) -> Result<Self, Problem> {
+        match self.schema == SNAPSHOT_SCHEMA {
+            true => Ok(self),
+            false => Err(refused(
+                format!(
+                    "the snapshot is of schema {}, and this version reads {SNAPSHOT_SCHEMA}",
+                    shown(self.schema.as_bytes())
+                ),
+                "use the version of Saggar that exported it, or a later one",
+            )),
+        }
+    }
 }
 
 impl ImageConfig {
@@ -177,6 +216,8 @@ impl ImageConfig {
             created: Option<String>,
             config: Option<RawDefaults>,
             rootfs: RawRoot,
+            #[serde(rename = "saggar")]
+            snapshot: Option<SnapshotNote>,
         }
         #[derive(Deserialize)]
         struct RawRoot {
@@ -203,6 +244,7 @@ impl ImageConfig {
             platform: raw.platform,
             // For display alone: one in another form is left out.
             created: raw.created.and_then(|text| Timestamp::parse(&text).ok()),
+            snapshot: raw.snapshot.map(SnapshotNote::check).transpose()?,
         })
     }
 }

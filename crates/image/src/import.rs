@@ -1,5 +1,6 @@
 //! Imports an image as a template: all of it, or nothing.
 
+mod snapshot;
 mod stack;
 
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use crate::failure::{about, refused};
 use crate::limits::{Budget, Limits};
 use crate::registry::RegistryOptions;
 use crate::source::{FoundImage, Source};
-use crate::store::{Collected, Store, check_free};
+use crate::store::{Collected, Import, Store, check_free};
+pub use snapshot::SnapshotArchive;
 use stack::{Layers, Stack};
 
 /// What to import, and how.
@@ -60,19 +62,18 @@ pub enum Progress {
 pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progress)) -> Result<Imported, Problem> {
     check_free(&request.name)?;
     let image = FoundImage::open(&request.source, request.image.as_deref(), &request.registry)?;
+    if image.config.snapshot.as_ref().is_some_and(|note| note.root.is_some()) {
+        return Err(refused(
+            "it is a snapshot of a sandbox of the built-in template, and has only what the sandbox changed",
+            "import it with `saggar snapshot import`",
+        ));
+    }
     let (collected, not_collected) = match store.collect() {
         Ok(collected) => (collected, None),
         Err(problem) => (None, Some(problem)),
     };
     let import = store.begin()?;
-    let mut stack = Stack::new(&import, &image, Budget::new(request.limits), &request.stop);
-    let count = image.layers.len();
-    for (index, layer) in image.layers.iter().enumerate() {
-        let number = index + 1;
-        stack
-            .add(layer, |is_shared| progress(Progress::Layer { number, count, id: layer.id.clone(), is_shared }))
-            .map_err(|problem| about(&format!("layer {number} of {count}, {}", layer.id), problem))?;
-    }
+    let stack = stacked(&import, &image, request.limits, &request.stop, progress)?;
     progress(Progress::Completing);
     let Layers { entries, new, dropped, shared_layers } = stack.finish();
     let FoundImage { source, config, config_digest, .. } = image;
@@ -82,4 +83,23 @@ pub fn import(store: &Store, request: &Request, progress: &mut dyn FnMut(Progres
         .map_err(|why| refused(format!("the image can't be a template: {why}"), "build the image anew"))?;
     let replaced = import.commit(&new, &manifest, &request.name, request.now)?;
     Ok(Imported { id: manifest.id(), manifest, shared_layers, dropped, replaced, collected, not_collected })
+}
+
+/// Finds or writes all layers.
+fn stacked<'a>(
+    import: &'a Import<'a>,
+    image: &'a FoundImage,
+    limits: Limits,
+    stop: &'a Arc<AtomicBool>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Stack<'a>, Problem> {
+    let mut stack = Stack::new(import, image, Budget::new(limits), stop);
+    let count = image.layers.len();
+    for (index, layer) in image.layers.iter().enumerate() {
+        let number = index + 1;
+        stack
+            .add(layer, |is_shared| progress(Progress::Layer { number, count, id: layer.id.clone(), is_shared }))
+            .map_err(|problem| about(&format!("layer {number} of {count}, {}", layer.id), problem))?;
+    }
+    Ok(stack)
 }

@@ -11,6 +11,7 @@ mod entry_path;
 mod fuzz;
 mod merge;
 mod opened;
+mod pack;
 mod tree_digest;
 mod unpack;
 mod view;
@@ -19,6 +20,7 @@ mod writer;
 mod written;
 
 pub(crate) use below::Below;
+pub(crate) use pack::pack;
 pub(crate) use tree_digest::{Contents, TreeDigest};
 pub(crate) use unpack::unpack;
 pub(crate) use written::{Content, Copied, Written, copy};

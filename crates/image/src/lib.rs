@@ -18,13 +18,13 @@ mod tar;
 mod upload;
 
 pub use diff::{DiffEntry, DiffLimits, Difference, StackDiff, diff};
-pub use import::{Imported, Progress, Request, import};
+pub use import::{Imported, Progress, Request, SnapshotArchive, import};
 pub use layer::{Beyond, Fate, GoOn, Ignored, Placement, ResolveError, Seen, Selection, View};
 pub use limits::Limits;
 pub use registry::{Connection, Credentials, Dial, Dialled, Direct, Pace, Reach, RegistryOptions};
 pub use source::{RegistryReference, Source};
 pub use store::{
-    Build, CacheRest, Checked, Collected, Finding, Made, NewSnapshot, Removed, Rest, SteadyNames, Store, Subject,
-    Tagged, check_free, is_reserved,
+    Build, CacheRest, Checked, Collected, Export, Finding, Made, NewSnapshot, Removed, Rest, SteadyNames, Store,
+    Subject, Tagged, check_free, is_reserved,
 };
 pub use upload::unpack_upload;

@@ -65,6 +65,8 @@ pub(crate) struct FoundImage {
     pub(crate) source: ImageSource,
     pub(crate) config: ImageConfig,
     pub(crate) config_digest: ContentDigest,
+    /// Of the manifest, which names everything else; `None` if nothing does.
+    pub(crate) digest: Option<ContentDigest>,
     /// Bottom first; as many as the configuration has.
     pub(crate) layers: Vec<FoundLayer>,
     blobs: Box<dyn Blobs>,

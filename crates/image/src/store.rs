@@ -21,6 +21,7 @@ mod cache;
 mod check;
 mod collect;
 mod commit;
+mod export;
 mod lost;
 mod remove;
 mod snapshot;
@@ -40,6 +41,7 @@ pub use cache::CacheRest;
 pub use check::{Checked, Finding};
 pub use collect::Collected;
 pub(crate) use commit::Import;
+pub use export::Export;
 pub use remove::{Removed, Rest};
 
 pub use snapshot::{NewSnapshot, Subject, is_reserved};

@@ -1,4 +1,4 @@
-//! Reads tar archives that nobody vouches for: ustar, GNU and pax, with sparse files.
+//! Reads tar archives that nobody vouches for: ustar, GNU and pax, with sparse files; and writes our own.
 //!
 //! Everything that an archive can make grow is bounded before it is read, so the reader needs little memory whatever
 //! the archive says. It judges the form alone: whether a name may be used is for the code that writes files.
@@ -6,13 +6,16 @@
 mod header;
 mod pax;
 mod sparse;
+mod write;
 
 use std::io::{self, Read};
 
 use header::{BLOCK, Block, Flag};
+pub(crate) use pax::ATTRIBUTES_MAX;
 use pax::Extended;
-pub(crate) use sparse::Segment;
 use sparse::Sparse;
+pub(crate) use sparse::{SEGMENTS_MAX, Segment};
+pub(crate) use write::Packer;
 
 /// Maximum size of the headers that extend one entry.
 const EXTENSION_MAX: u64 = 1 << 20;
@@ -182,7 +185,7 @@ impl<R: Input> Archive<R> {
         Ok(Entry {
             path,
             kind,
-            mode: (self.number(block.mode())? & 0o7777) as u32,
+            mode: (extended.mode.map_or_else(|| self.number(block.mode()), Ok)? & 0o7777) as u32,
             uid: extended.uid.map_or_else(|| self.number(block.uid()), Ok)?,
             gid: extended.gid.map_or_else(|| self.number(block.gid()), Ok)?,
             modified: match extended.modified {

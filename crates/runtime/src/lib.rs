@@ -55,7 +55,9 @@ pub use sandboxes::{
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;
 pub use signing::{SIGNING_KEY, Signature, SigningKey};
-pub use snapshots::{ForkOptions, Forked, SNAPSHOTS, SnapshotLimits, SnapshotQuery, SnapshotView, TakeSnapshot};
+pub use snapshots::{
+    ForkOptions, Forked, SNAPSHOTS, SnapshotExport, SnapshotLimits, SnapshotQuery, SnapshotView, TakeSnapshot,
+};
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
 pub use templates::{
     BuildBase, BuildRequest, BuildSource, FilesHash, ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView,

@@ -57,7 +57,7 @@ use crate::fault::Fault;
 use crate::secrets::{KeyFile, Vault};
 use crate::settings::Settings;
 use crate::signing::SigningKey;
-use crate::snapshots::Taking;
+use crate::snapshots::{Carrying, Taking};
 use crate::supervisor::{Launcher, Places, Program};
 use crate::templates::Jobs;
 use admission::Slots;
@@ -99,6 +99,7 @@ struct Inner {
     /// Snapshots that forks are being made from.
     forking: Mutex<BTreeSet<SnapshotId>>,
     taking: Taking,
+    carrying: Carrying,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -138,6 +139,7 @@ impl Sandboxes {
             services: Services::default(),
             forking: Mutex::default(),
             taking: Taking::default(),
+            carrying: Carrying::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
@@ -203,6 +205,10 @@ impl Sandboxes {
     /// Code contexts, as far as this process knows more of them than their supervisors.
     pub(crate) fn code_contexts(&self) -> &Contexts {
         &self.inner.contexts
+    }
+
+    pub(crate) fn carrying(&self) -> &Carrying {
+        &self.inner.carrying
     }
 
     pub(crate) fn taking(&self) -> &Taking {

@@ -1,10 +1,11 @@
-//! Snapshots of sandboxes: take, list, read, remove; and sandboxes that are forked from others.
+//! Snapshots of sandboxes: take, list, read, remove, export and import; and sandboxes that are forked from others.
 //!
 //! A snapshot is a template of the project: its name is the snapshot's id. So a sandbox is started from one as from any template, and what a
 //! live sandbox uses isn't removed. What is known about one is a file beside it and no row: both are there, or neither.
 //!
 //! The supervisor keeps a sandbox still only while this process is connected, so a server that dies in the middle keeps none still.
 
+mod archive;
 mod compare;
 mod fork;
 mod keep;
@@ -19,6 +20,8 @@ use saggar_domain::{ByteSize, Labels, SandboxId, SnapshotId, SnapshotRecord, Tem
 
 use crate::permit::Kind;
 
+pub(crate) use archive::Carrying;
+pub use archive::SnapshotExport;
 pub use fork::{ForkOptions, Forked};
 pub use keep::SnapshotQuery;
 pub(crate) use place::Taking;

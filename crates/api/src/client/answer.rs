@@ -3,7 +3,7 @@
 use hyper::Response;
 use hyper::StatusCode;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use hyper::header::{CONTENT_TYPE, ETAG, HeaderMap, RETRY_AFTER};
 use serde::de::DeserializeOwned;
 
 use super::body::Download;
@@ -33,6 +33,11 @@ impl Answer {
 
     pub(crate) fn is(&self, media_type: &str) -> bool {
         is_media_type(&self.headers, media_type)
+    }
+
+    /// The tag of what is answered, without its quotes.
+    pub(crate) fn tag(&self) -> Option<&str> {
+        self.headers.get(ETAG)?.to_str().ok()?.strip_prefix('"')?.strip_suffix('"')
     }
 
     pub(crate) async fn value<T: DeserializeOwned>(self) -> Result<T, Error> {

@@ -1,16 +1,21 @@
 //! Snapshots of a project, and forks of its sandboxes.
 
 use hyper::Method;
+use saggar_domain::template::ContentDigest;
 use saggar_domain::{SandboxId, SnapshotId};
+use tokio::io::AsyncRead;
 
+use super::body::{Body, Download};
 use super::error::Error;
 use super::send::Client;
-use crate::route;
 use crate::sandbox::Sandbox;
 use crate::snapshot::{
-    CreateSnapshot, DiffQuery, ForkSandbox, ForkedSandboxes, ListSnapshots, RemovedSnapshot, RollBackSandbox, Snapshot,
-    SnapshotDiff, SnapshotList,
+    CreateSnapshot, DiffQuery, ForkSandbox, ForkedSandboxes, ImportSnapshot, ListSnapshots, RemovedSnapshot,
+    RollBackSandbox, Snapshot, SnapshotDiff, SnapshotList,
 };
+use crate::{read, route};
+
+const ARCHIVE: &str = "application/x-tar";
 
 impl Client {
     /// Takes a snapshot of a sandbox, whose programs go on.
@@ -37,6 +42,26 @@ impl Client {
     pub async fn diff_snapshots(&self, from: &SnapshotId, to: &SnapshotId) -> Result<SnapshotDiff, Error> {
         let query = DiffQuery { from: from.clone() };
         self.get(&route::SNAPSHOT_DIFF.replace("{snapshot}", to.as_str())).query(&query).value().await
+    }
+
+    /// Downloads a snapshot as one file, with its digest.
+    pub async fn export_snapshot(&self, id: &SnapshotId) -> Result<(ContentDigest, Download), Error> {
+        let call = self.get(&route::SNAPSHOT_ARCHIVE.replace("{snapshot}", id.as_str()));
+        let answer = call.accept(ARCHIVE).answer().await?;
+        let digest = answer.tag().and_then(ContentDigest::parse);
+        let digest = digest.ok_or_else(|| Error::Answer("a snapshot without a digest".to_owned()))?;
+        Ok((digest, answer.into_download()))
+    }
+
+    /// Sends a file that a snapshot was exported to.
+    pub async fn import_snapshot(
+        &self,
+        query: &ImportSnapshot,
+        file: impl AsyncRead + Send + 'static,
+        length: Option<u64>,
+    ) -> Result<Snapshot, Error> {
+        let path = format!("{}?{}", route::SNAPSHOT_IMPORT, read::to_query(query));
+        self.request(Method::POST, &path).body(Body::streamed(file, length), ARCHIVE).value_whenever().await
     }
 
     /// Takes a sandbox back to a snapshot. Its programs are ended.

@@ -1,7 +1,10 @@
 //! The command lines of `saggar snapshot`, as typed values.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use saggar_api::{Label, TemplateName};
+use saggar_domain::template::ContentDigest;
 use saggar_domain::{SandboxId, SnapshotId, Timeout};
 use saggar_front::template_name;
 
@@ -82,6 +85,33 @@ pub(crate) enum SnapshotCommand {
         #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
         ttl: Option<Timeout>,
     },
+    /// Write a snapshot to standard output as one file, and its digest to standard error
+    #[command(
+        after_help = "The file is an archive of an OCI image layout, which other programs read too.\n\nExamples:\n  saggar snapshot export $snap > snapshot.tar\n  saggar snapshot import snapshot.tar"
+    )]
+    Export {
+        /// The snapshot's id
+        #[arg(value_name = "SNAPSHOT", value_parser = snapshot_id)]
+        snapshot: SnapshotId,
+    },
+    /// Make a snapshot of an exported file and print its new id
+    Import {
+        /// The file; `-` for standard input
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The digest that the export printed; with another one it is refused
+        #[arg(long, value_name = "DIGEST", value_parser = digest)]
+        digest: Option<ContentDigest>,
+        /// Another name that sandboxes can be started by; it moves from an earlier snapshot that has it
+        #[arg(long, value_name = "NAME", value_parser = template_name)]
+        name: Option<TemplateName>,
+        /// Label for finding it again (repeatable) [default: those that it was exported with]
+        #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
+        labels: Vec<Label>,
+        /// Remove it after this long [default: never]
+        #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
+        ttl: Option<Timeout>,
+    },
     /// Remove snapshots; sandboxes that use their files keep them
     Rm {
         /// Snapshot ids
@@ -92,4 +122,9 @@ pub(crate) enum SnapshotCommand {
 
 pub(crate) fn snapshot_id(text: &str) -> Result<SnapshotId, String> {
     SnapshotId::parse(text).ok_or_else(|| "not an id of the form snap_…; `saggar snapshot list` shows them".to_owned())
+}
+
+fn digest(text: &str) -> Result<ContentDigest, String> {
+    ContentDigest::parse(text)
+        .ok_or_else(|| "not a digest of the form sha256:…; `saggar snapshot export` prints it".to_owned())
 }

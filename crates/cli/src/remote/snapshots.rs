@@ -1,14 +1,19 @@
-//! `saggar snapshot create|list|tree|diff|fork|rollback|rm`.
+//! `saggar snapshot create|list|tree|diff|fork|rollback|export|import|rm`.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::Path;
 
 use saggar_api::client::Client;
 use saggar_api::{
-    CreateSnapshot, ForkOutcome, ForkSandbox, ListSnapshots, Snapshot, SnapshotChangeKind, TemplateRest, Timestamp,
+    CreateSnapshot, ForkOutcome, ForkSandbox, ImportSnapshot, ListSnapshots, Snapshot, SnapshotChangeKind,
+    TemplateRest, Timestamp,
 };
 use saggar_domain::SnapshotId;
+use tokio::io::AsyncWriteExt;
 
 use super::dispatch::{CommandResult, note, print, print_json};
+use super::failure::CommandFailure;
 use super::lifecycle::collected;
 use super::shown::{labels, line, now, size, span};
 use super::snapshot_arguments::SnapshotCommand;
@@ -72,6 +77,15 @@ pub(crate) async fn main(client: &Client, command: SnapshotCommand, is_json: boo
             }
         }
         SnapshotCommand::Fork { sandbox, count, ttl } => return fork(client, &sandbox, count, ttl, is_json).await,
+        SnapshotCommand::Export { snapshot } => export(client, &snapshot).await?,
+        SnapshotCommand::Import { file, digest, name, labels, ttl } => {
+            let query = ImportSnapshot { digest, name, label: labels, ttl };
+            let brought = import(client, &file, &query).await?;
+            match is_json {
+                true => print_json(&brought)?,
+                false => print(format!("{}\n", brought.id).as_bytes())?,
+            }
+        }
         SnapshotCommand::Rm { snapshots } => {
             for id in snapshots {
                 let removed = client.remove_snapshot(&id).await?;
@@ -88,6 +102,35 @@ pub(crate) async fn main(client: &Client, command: SnapshotCommand, is_json: boo
         }
     }
     Ok(0)
+}
+
+async fn export(client: &Client, snapshot: &SnapshotId) -> Result<(), CommandFailure> {
+    let mut stdout = tokio::io::stdout();
+    if std::io::stdout().is_terminal() {
+        return Err(CommandFailure::ours(
+            "invalid_value",
+            "a snapshot is not written to a terminal",
+            format!("redirect it to a file: saggar snapshot export {snapshot} > snapshot.tar"),
+        ));
+    }
+    let unwritable = |error: &std::io::Error| CommandFailure::file(Path::new("standard output"), "written", error);
+    let (digest, mut download) = client.export_snapshot(snapshot).await?;
+    while let Some(piece) = download.next().await? {
+        stdout.write_all(&piece).await.map_err(|error| unwritable(&error))?;
+    }
+    stdout.flush().await.map_err(|error| unwritable(&error))?;
+    note(&digest.to_string());
+    Ok(())
+}
+
+async fn import(client: &Client, file: &Path, query: &ImportSnapshot) -> Result<Snapshot, CommandFailure> {
+    if file == Path::new("-") {
+        return Ok(client.import_snapshot(query, tokio::io::stdin(), None).await?);
+    }
+    let opened = tokio::fs::File::open(file).await.map_err(|error| CommandFailure::file(file, "opened", &error))?;
+    let stat = opened.metadata().await.map_err(|error| CommandFailure::file(file, "read", &error))?;
+    let length = stat.is_file().then_some(stat.len());
+    Ok(client.import_snapshot(query, opened, length).await?)
 }
 
 async fn fork(

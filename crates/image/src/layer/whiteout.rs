@@ -11,10 +11,10 @@ use rustix::io::Errno;
 
 use super::Ownership;
 
-const PREFIX: &[u8] = b".wh.";
+pub(super) const PREFIX: &[u8] = b".wh.";
 /// Names that the inventor of this form kept for itself; they mean nothing to others.
 const META_PREFIX: &[u8] = b".wh..wh.";
-const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
+pub(super) const OPAQUE_NAME: &[u8] = b".wh..wh..opq";
 /// Understood with `userxattr`.
 pub(super) const OPAQUE: &str = "user.overlay.opaque";
 

@@ -65,7 +65,7 @@ pub(super) fn open(files: Files, image: Option<&str>) -> Result<FoundImage, Prob
         |(id, file): (&_, String)| FoundLayer { id: Clone::clone(id), blob: LayerBlob::File(file.into_bytes()) };
     let layers = config.layers.iter().zip(saved.layers).map(layer).collect();
     let blobs = Box::new(SavedFiles(files));
-    Ok(FoundImage { source: ImageSource::Archive, config, config_digest, layers, blobs })
+    Ok(FoundImage { source: ImageSource::Archive, config, config_digest, digest: None, layers, blobs })
 }
 
 fn pick(mut images: Vec<Saved>, image: Option<&str>) -> Result<Saved, Problem> {

@@ -1,7 +1,7 @@
 //! From a reference to an image: index, manifest, configuration, each compared with the digest that named it.
 
 use saggar_domain::Problem;
-use saggar_domain::template::ImageSource;
+use saggar_domain::template::{ContentDigest, ImageSource};
 
 use super::{FoundImage, FoundLayer, LayerBlob, RegistryReference};
 use crate::blob::{Bytes, Checked, Promise};
@@ -35,11 +35,13 @@ pub(super) fn from_registry(registry: Registry, reference: &RegistryReference) -
 
 /// Follows indexes to the image for this host, and reads its documents.
 pub(super) fn from_top(blobs: Box<dyn Blobs>, mut top: Top, source: ImageSource) -> Result<FoundImage, Problem> {
+    let mut digest = None;
     for _ in 0..=INDEXES_MAX {
         match top {
-            Top::Manifest(manifest) => return from_manifest(blobs, &manifest, source),
+            Top::Manifest(manifest) => return from_manifest(blobs, &manifest, digest, source),
             Top::Index(images) => {
                 let promise = choose(images)?.promise()?;
+                digest = Some(promise.digest.clone());
                 let bytes = Checked::new(blobs.open_manifest(&promise)?, promise).read_all(DOCUMENT_BYTES_MAX)?;
                 top = Top::parse(&bytes)?;
             }
@@ -70,7 +72,12 @@ fn choose(images: Vec<Descriptor>) -> Result<Descriptor, Problem> {
     }
 }
 
-fn from_manifest(blobs: Box<dyn Blobs>, manifest: &ImageManifest, source: ImageSource) -> Result<FoundImage, Problem> {
+fn from_manifest(
+    blobs: Box<dyn Blobs>,
+    manifest: &ImageManifest,
+    digest: Option<ContentDigest>,
+    source: ImageSource,
+) -> Result<FoundImage, Problem> {
     let promise = manifest.config.promise()?;
     let document = Checked::new(blobs.open(&promise)?, promise.clone()).read_all(DOCUMENT_BYTES_MAX)?;
     let config = ImageConfig::parse(&document)?;
@@ -85,5 +92,5 @@ fn from_manifest(blobs: Box<dyn Blobs>, manifest: &ImageManifest, source: ImageS
         layer.check_layer()?;
         layers.push(FoundLayer { id: id.clone(), blob: LayerBlob::Promised(layer.promise()?) });
     }
-    Ok(FoundImage { source, config, config_digest: promise.digest, layers, blobs })
+    Ok(FoundImage { source, config, config_digest: promise.digest, digest, layers, blobs })
 }

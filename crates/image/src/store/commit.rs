@@ -82,7 +82,11 @@ impl Store {
     }
 }
 
-impl Import<'_> {
+impl<'a> Import<'a> {
+    pub(super) fn store(&self) -> &'a Store {
+        self.store
+    }
+
     /// The lock, for callers that use the layers longer.
     pub(super) fn lock(&self) -> std::io::Result<OwnedFd> {
         self.lock.try_clone()
@@ -161,6 +165,12 @@ impl Import<'_> {
         name: &TemplateName,
         now: Timestamp,
     ) -> Result<Option<TemplateId>, Problem> {
+        self.keep_layers(layers)?;
+        self.commit_by(Durability::Power, manifest, name, now)
+    }
+
+    /// Makes the given new layers visible. Nothing leads to them yet.
+    pub(super) fn keep_layers(&self, layers: &[LayerId]) -> Result<(), Problem> {
         let fail = |errno: Errno| storage("the import can't be completed", errno);
         let store = self.store;
         if !layers.is_empty() {
@@ -188,7 +198,7 @@ impl Import<'_> {
         }
         fsync(&store.layers).map_err(fail)?;
         pass("import/layers");
-        self.commit_by(Durability::Power, manifest, name, now)
+        Ok(())
     }
 
     /// The same for layers that are in the store already.

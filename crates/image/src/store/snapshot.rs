@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, syncfs, unlinkat};
 use rustix::io::Errno;
-use saggar_domain::template::{BuiltInRoot, ContentDigest, Defaults, Image, ImageSource, LayerEntry, Manifest};
+use saggar_domain::template::{
+    BuiltInRoot, ContentDigest, Defaults, Image, ImageSource, LayerEntry, LayerId, Manifest,
+};
 use saggar_domain::{
     Code, Problem, SNAPSHOT_RECORD_BYTES_MAX, SnapshotFacts, SnapshotId, SnapshotRecord, TemplateName,
 };
@@ -24,7 +26,7 @@ use saggar_sandbox::{HeldTemplate, RootChanges};
 
 use super::build::Durability;
 use super::commit::{replace, write_unsynced};
-use super::{Build, Made, Removed, Store, listed};
+use super::{Build, Import, Made, Removed, Store, listed};
 use crate::failure::{refused, storage};
 use crate::layer::{Content, GoOn, View};
 use crate::limits::{Budget, Limits};
@@ -110,11 +112,11 @@ impl Store {
                 refused(format!("the files can't be a snapshot: {why}"), "start from a template with files")
             })?
             .over(root);
-        build.keep_snapshot(id, facts, &manifest, durability)
+        build.into_import().keep_snapshot(id, facts, &manifest, durability)
     }
 
     /// A name may move from one snapshot to the next, but takes no template's place.
-    fn check_alias(&self, name: &TemplateName) -> Result<(), Problem> {
+    pub(crate) fn check_alias(&self, name: &TemplateName) -> Result<(), Problem> {
         super::check_free(name)?;
         let Some(led_to) = self.templates.name(name)? else { return Ok(()) };
         match self.manifest(&led_to.template)?.image().source {
@@ -206,7 +208,7 @@ impl Store {
         }
     }
 
-    fn snapshot_record(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, Problem> {
+    pub(super) fn snapshot_record(&self, id: &SnapshotId) -> Result<Option<SnapshotRecord>, Problem> {
         let fail = |why: String| {
             Problem::new(
                 Code::DataDirectory,
@@ -251,7 +253,9 @@ impl Build<'_> {
         layers.extend(made.map(|made| made.layer));
         Ok(())
     }
+}
 
+impl Import<'_> {
     /// Makes a snapshot visible: the record first, because its name says that it is complete.
     pub(super) fn keep_snapshot(
         self,
@@ -260,7 +264,7 @@ impl Build<'_> {
         manifest: &Manifest,
         durability: Durability,
     ) -> Result<SnapshotRecord, Problem> {
-        let (store, now, name) = (self.store, facts.created_at, id.template_name());
+        let (store, now, name) = (self.store(), facts.created_at, id.template_name());
         let record = SnapshotRecord::new(id, manifest.id(), facts);
         let document = serde_json::to_vec(&record).expect("our own types have only text keys");
         let file = file_of(&record.id);
@@ -270,12 +274,24 @@ impl Build<'_> {
         }
         .map_err(|error| storage("what is known about a snapshot can't be written", error))?;
         pass("snapshot/recorded");
-        self.into_import().commit_by(durability, manifest, &name, now)?;
+        self.commit_by(durability, manifest, &name, now)?;
         pass("snapshot/named");
         if let Some(alias) = &record.facts.name {
             store.tag(&name, alias, now)?;
         }
         Ok(record)
+    }
+
+    /// The same for a snapshot that comes with layers.
+    pub(crate) fn commit_snapshot(
+        self,
+        layers: &[LayerId],
+        id: SnapshotId,
+        facts: SnapshotFacts,
+        manifest: &Manifest,
+    ) -> Result<SnapshotRecord, Problem> {
+        self.keep_layers(layers)?;
+        self.keep_snapshot(id, facts, manifest, Durability::Power)
     }
 }
 

@@ -1,7 +1,9 @@
 //! Extended headers: records `LENGTH KEY=VALUE\n`, of which only the known keys are used.
 
 /// Maximum number of extended attributes of one entry.
-const ATTRIBUTES_MAX: usize = 256;
+pub(crate) const ATTRIBUTES_MAX: usize = 256;
+/// Our own key: permissions with set-id bits, which the header lacks.
+pub(super) const MODE: &[u8] = b"SAGGAR.mode";
 
 /// What extended headers say about the next entry.
 #[derive(Debug, Default)]
@@ -14,6 +16,7 @@ pub(super) struct Extended {
     pub(super) uid: Option<u64>,
     pub(super) gid: Option<u64>,
     pub(super) modified: Option<(i64, u32)>,
+    pub(super) mode: Option<u64>,
     pub(super) attributes: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) attributes_unread: u64,
     pub(super) sparse: Option<Described>,
@@ -51,6 +54,7 @@ impl Extended {
             b"uid" => self.uid = Some(number()?),
             b"gid" => self.gid = Some(number()?),
             b"mtime" => self.modified = Some(time(value).ok_or("an extended header with a time that is no number")?),
+            MODE => self.mode = Some(number()?),
             b"GNU.sparse.major" => self.sparse().major = Some(number()?),
             b"GNU.sparse.realsize" | b"GNU.sparse.size" => self.sparse().size = Some(number()?),
             b"GNU.sparse.map" => self.sparse().map = Some(value.to_vec()),

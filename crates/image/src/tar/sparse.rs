@@ -4,7 +4,7 @@ use super::header::BLOCK;
 use super::pax::decimal;
 
 /// Maximum number of segments of one file.
-const SEGMENTS_MAX: usize = 65_536;
+pub(crate) const SEGMENTS_MAX: usize = 65_536;
 const NOT_NUMBERS: &str = "a map of a sparse file that is no list of numbers";
 
 /// A part of a file that has data.

@@ -15,6 +15,8 @@ pub struct Image {
     /// The `config` of its configuration.
     pub defaults: Value,
     pub architecture: &'static str,
+    /// What an exported snapshot says besides.
+    pub snapshot: Option<Value>,
 }
 
 #[derive(Clone)]
@@ -49,14 +51,14 @@ pub struct Parts {
 impl Image {
     pub fn new(archives: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let layers = archives.into_iter().map(Layer::plain).collect();
-        Self { layers, defaults: json!({}), architecture: "amd64" }
+        Self { layers, defaults: json!({}), architecture: "amd64", snapshot: None }
     }
 
     pub fn config(&self) -> Value {
         let ids: Vec<ContentDigest> = self.layers.iter().map(|layer| ContentDigest::of(&layer.archive)).collect();
         json!({
             "architecture": self.architecture, "os": "linux", "created": "2026-01-02T03:04:05Z",
-            "config": self.defaults, "rootfs": {"type": "layers", "diff_ids": ids},
+            "config": self.defaults, "rootfs": {"type": "layers", "diff_ids": ids}, "saggar": self.snapshot,
         })
     }
 

@@ -2,6 +2,7 @@
 
 mod checked;
 mod contents;
+mod exported;
 mod hostile;
 mod image;
 mod kept;

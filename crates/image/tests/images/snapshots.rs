@@ -12,29 +12,29 @@ use saggar_sandbox::RootChanges;
 
 use crate::place::{Place, is_root};
 
-struct Wanted<'a> {
-    number: u8,
-    name: Option<&'a TemplateName>,
-    is_for_forks: bool,
-    base: Option<&'a TemplateId>,
-    limits: Limits,
+pub struct Wanted<'a> {
+    pub number: u8,
+    pub name: Option<&'a TemplateName>,
+    pub is_for_forks: bool,
+    pub base: Option<&'a TemplateId>,
+    pub limits: Limits,
 }
 
 impl Wanted<'_> {
-    fn new(number: u8) -> Self {
+    pub fn new(number: u8) -> Self {
         Self { number, name: None, is_for_forks: false, base: None, limits: Limits::default() }
     }
 }
 
 /// What a sandbox changed: one file.
-fn changed(place: &Place, name: &str, content: &[u8]) -> PathBuf {
+pub fn changed(place: &Place, name: &str, content: &[u8]) -> PathBuf {
     let upper = place.path(&format!("upper-{name}"));
     std::fs::create_dir_all(upper.join("home")).expect("the directory is ours");
     std::fs::write(upper.join("home").join(name), content).expect("the directory is ours");
     upper
 }
 
-fn take(place: &Place, upper: &PathBuf, wanted: &Wanted<'_>) -> Result<SnapshotRecord, Problem> {
+pub fn take(place: &Place, upper: &PathBuf, wanted: &Wanted<'_>) -> Result<SnapshotRecord, Problem> {
     let store = place.store();
     let facts = SnapshotFacts {
         name: wanted.name.cloned(),

@@ -90,9 +90,9 @@ impl Upload {
         self.file
     }
 
-    /// A path by which this process can open it.
-    fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    /// The file as this process can open it.
+    pub(crate) fn source(&self) -> Source {
+        Source::Files(PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd())))
     }
 }
 
@@ -143,8 +143,12 @@ impl Sandboxes {
     /// Begins the upload of an archive.
     pub async fn begin_upload(&self, permit: &Permit) -> Result<Upload, Fault> {
         permit.check(|action| *action == Action::Manage(TEMPLATES))?;
+        self.upload_for(permit.project()).await
+    }
+
+    pub(crate) async fn upload_for(&self, project: &ProjectId) -> Result<Upload, Fault> {
         let bytes_max = self.settings().import_size_max.bytes();
-        let (this, project) = (self.clone(), permit.project().clone());
+        let (this, project) = (self.clone(), project.clone());
         blocking("beginning an upload", move || {
             // In the directory of the templates, because /tmp may be in memory.
             let store = this.template_store(&project)?;
@@ -168,7 +172,7 @@ impl Sandboxes {
         if image.as_ref().is_some_and(|image| image.len() > IMAGE_LEN_MAX) {
             return Err(refused(Problem::new(Code::InvalidValue, "the image's name is too long", "check `image`")));
         }
-        let request = self.image_request(Source::Files(upload.path()), name, image, RegistryOptions::default());
+        let request = self.image_request(upload.source(), name, image, RegistryOptions::default());
         self.start_import(permit.project(), request, Some(upload)).await
     }
 

@@ -1,22 +1,28 @@
-//! Snapshots: take, list, read and remove; and forks of sandboxes.
+//! Snapshots: take, list, read, remove, export and import; and forks of sandboxes.
 
+use axum::body::Body;
 use axum::extract::State;
-use http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+use http::header::{CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
+use http::{HeaderValue, StatusCode};
 use saggar_api::{
-    CreateSnapshot, CreatedSandbox, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ListSnapshots,
-    RemovedSnapshot, RollBackSandbox, Sandbox, Secret, Snapshot, SnapshotChange, SnapshotChangeKind, SnapshotDiff,
-    SnapshotList, TemplateRest, route,
+    CreateSnapshot, CreatedSandbox, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ImportSnapshot,
+    ListSnapshots, RemovedSnapshot, RollBackSandbox, Sandbox, Secret, Snapshot, SnapshotChange, SnapshotChangeKind,
+    SnapshotDiff, SnapshotList, TemplateRest, route,
 };
 use saggar_domain::SnapshotId;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Create};
-use saggar_http::extract::{Json, PathId, Query};
+use saggar_http::download::flushed;
+use saggar_http::extract::{Json, PathId, Pieces, Query};
 use saggar_http::wire;
 use saggar_runtime::{
     Created, DiffEntry, Difference, Fault, ForkOptions, SNAPSHOTS, SnapshotQuery, SnapshotView, TakeSnapshot,
 };
 
 use super::resource::resource;
+use super::template_jobs::received;
 use super::templates::rest;
 use crate::server::Shared;
 
@@ -29,6 +35,10 @@ resource! {
         route::SNAPSHOT_DIFF => get diff;
         route::SANDBOX_FORK => post fork;
         route::SANDBOX_ROLLBACK => post roll_back;
+    }
+    streaming {
+        route::SNAPSHOT_ARCHIVE => get export;
+        route::SNAPSHOT_IMPORT => post import;
     }
 }
 
@@ -134,6 +144,61 @@ pub(crate) async fn diff(
         text: entry.text,
     };
     Ok(axum::Json(SnapshotDiff { items: found.entries.into_iter().map(item).collect(), is_cut: found.is_cut }))
+}
+
+/// Export a snapshot as one file
+///
+/// The file is a tar archive of an OCI image layout, which other programs read too. The header `ETag` has the digest of its manifest, which
+/// names everything else in it.
+#[utoipa::path(
+    get, path = "/api/v1/snapshots/{snapshot}/archive", tag = "snapshots", operation_id = "exportSnapshot",
+    params(("snapshot" = saggar_api::schema::SnapshotId, Path, description = "The snapshot")),
+    responses((status = 200, description = "The file", body = inline(saggar_api::schema::Octets), content_type = "application/x-tar")),
+)]
+pub(crate) async fn export(
+    allowed: Allowed<Manage>,
+    State(server): State<Shared>,
+    PathId(id): PathId<SnapshotId>,
+) -> Result<Response, Refusal> {
+    let export = server.sandboxes.export_snapshot(&allowed.permit, &id).await?;
+    let tag = HeaderValue::try_from(format!("\"{}\"", export.digest)).expect("a digest is ASCII");
+    let name = HeaderValue::try_from(format!("attachment; filename=\"{id}.tar\"")).expect("an id is ASCII");
+    let length = HeaderValue::from(export.bytes);
+    let pieces = stream::try_unfold(export, |mut export| async move {
+        let piece = flushed(export.next().await).await?;
+        Ok::<_, Fault>(piece.map(|piece| (piece, export)))
+    });
+    let mut response = Body::from_stream(pieces).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-tar"));
+    headers.insert(CONTENT_LENGTH, length);
+    headers.insert(CONTENT_DISPOSITION, name);
+    headers.insert(ETAG, tag);
+    Ok(response)
+}
+
+/// Import an exported snapshot
+///
+/// The body is a file that was exported, at most `import_size_max` bytes. All of it is compared with its digests before anything becomes
+/// visible. The snapshot gets a new id.
+#[utoipa::path(
+    post, path = "/api/v1/snapshots/import", tag = "snapshots", operation_id = "importSnapshot",
+    params(ImportSnapshot),
+    request_body(content = inline(saggar_api::schema::Octets), content_type = "application/x-tar"),
+    responses((status = 201, description = "The snapshot", body = Snapshot)),
+)]
+pub(crate) async fn import(
+    allowed: Allowed<Manage>,
+    State(server): State<Shared>,
+    Query(ImportSnapshot { digest, name, label, ttl }): Query<ImportSnapshot>,
+    pieces: Pieces,
+) -> Result<(StatusCode, axum::Json<Snapshot>), Refusal> {
+    let labels = wire::labels(label.iter().map(|label| (label.name(), label.value())))?;
+    let keep_for = ttl.map(|ttl| wire::lifetime("ttl", ttl)).transpose()?;
+    let upload = received(&server, pieces, server.sandboxes.begin_snapshot_upload(&allowed.permit)).await?;
+    let take = TakeSnapshot { name, labels, keep_for };
+    let brought = server.sandboxes.import_snapshot(&allowed.permit, upload, digest, take).await?;
+    Ok((StatusCode::CREATED, axum::Json(shown(brought))))
 }
 
 /// Take a sandbox back to a snapshot

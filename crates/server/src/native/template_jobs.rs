@@ -16,7 +16,7 @@ use saggar_http::extract::{self, JsonText, PathId, Pieces, Query};
 use saggar_http::sse::{self, Source};
 use saggar_http::wire;
 use saggar_runtime::{
-    BuildRequest, BuildSource, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials,
+    BuildRequest, BuildSource, Fault, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials,
     StepLimits, Upload,
 };
 
@@ -92,7 +92,7 @@ pub(crate) async fn upload(
     Query(UploadTemplate { name, image }): Query<UploadTemplate>,
     pieces: Pieces,
 ) -> Result<Response, Refusal> {
-    let upload = received(&server, &allowed, pieces).await?;
+    let upload = received(&server, pieces, server.sandboxes.begin_upload(&allowed.permit)).await?;
     let job = server.sandboxes.import_upload(&allowed.permit, upload, name, image).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(shown(job))).into_response())
 }
@@ -120,7 +120,7 @@ pub(crate) async fn build(
     let args = args
         .collect::<Option<BTreeMap<String, String>>>()
         .ok_or_else(|| Refusal::invalid("a build argument has no name", "write each as NAME=VALUE"))?;
-    let archive = received(&server, &allowed, pieces).await?;
+    let archive = received(&server, pieces, server.sandboxes.begin_upload(&allowed.permit)).await?;
     let job = server.sandboxes.announce_build(&allowed.permit, vec![name], StepLimits::default(), None).await?;
     let file = file.unwrap_or_else(|| "Dockerfile".to_owned());
     let request = BuildRequest { source: BuildSource::Context { archive, file, target, args }, no_cache };
@@ -129,12 +129,16 @@ pub(crate) async fn build(
 }
 
 /// The body, on disk.
-async fn received(server: &Shared, allowed: &Allowed<Manage>, mut pieces: Pieces) -> Result<Upload, Refusal> {
+pub(super) async fn received(
+    server: &Shared,
+    mut pieces: Pieces,
+    begin: impl Future<Output = Result<Upload, Fault>>,
+) -> Result<Upload, Refusal> {
     let most = server.sandboxes.settings().import_size_max.bytes();
     if pieces.expected().is_some_and(|expected| expected > most) {
         return Err(extract::too_large(most));
     }
-    let mut upload = server.sandboxes.begin_upload(&allowed.permit).await?;
+    let mut upload = begin.await?;
     let mut bytes = 0;
     while let Some(piece) = pieces.next().await? {
         bytes += piece.len() as u64;

@@ -97,6 +97,12 @@ False"#,
         r#"$ curl -sf -H "$auth" --json "{\"snapshot\": \"$snapshot\"}" $api/sandboxes/$sandbox/rollback | pick state
 running"#,
     ),
+    run("exportSnapshot", r#"curl -sf -H "$auth" -o snapshot.tar $api/snapshots/$snapshot/archive"#),
+    run(
+        "importSnapshot",
+        r#"$ curl -sf -H "$auth" -H 'Content-Type: application/x-tar' --data-binary @snapshot.tar "$api/snapshots/import?label=from%3Delsewhere" | pick labels
+{'from': 'elsewhere'}"#,
+    ),
     run("removeSnapshot", r#"curl -sf -H "$auth" -X DELETE $api/snapshots/$later"#),
     run("getMetrics", r#"curl -sf -H "$auth" $api/sandboxes/$sandbox/metrics"#),
     run(
