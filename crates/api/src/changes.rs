@@ -59,6 +59,28 @@ pub struct ChangeList {
     pub items: Vec<SandboxChange>,
     /// Paths that could not be kept.
     pub skipped: Vec<SkippedChange>,
+    /// The new commits, if the directory was mounted as a worktree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub branch: Option<NewBranch>,
+}
+
+/// The branch that applying a worktree makes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewBranch {
+    /// Its name: `saggar/` and the sandbox's id.
+    pub name: String,
+    /// The sandbox's commits, the latest first; at most 1000.
+    pub commits: Vec<NewCommit>,
+}
+
+/// A commit that a sandbox made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NewCommit {
+    /// Its id.
+    pub id: String,
+    /// The first line of its message.
+    pub subject: String,
 }
 
 /// One changed path.
@@ -90,6 +112,19 @@ pub struct SkippedChange {
 pub struct AppliedChanges {
     /// Each change that was selected.
     pub items: Vec<AppliedChange>,
+    /// The branch of the host's repository that has them now, if the directory was mounted as a worktree.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub branch: Option<AppliedBranch>,
+}
+
+/// A branch that was made of a worktree.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AppliedBranch {
+    /// Its name.
+    pub name: String,
+    /// The commit that it leads to.
+    pub commit: String,
 }
 
 /// One change that was selected.
@@ -97,7 +132,7 @@ pub struct AppliedChanges {
 pub struct AppliedChange {
     /// The path, relative to the workspace.
     pub path: String,
-    /// Whether the host's directory has it now.
+    /// Whether the host's directory has it now, or the branch.
     pub applied: bool,
     /// Why it was refused. The change is still kept then.
     #[serde(default, skip_serializing_if = "Option::is_none")]

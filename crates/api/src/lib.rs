@@ -44,8 +44,8 @@ mod volume;
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
 pub use changes::{
-    AppliedChange, AppliedChanges, ApplyChanges, ChangeDiff, ChangeDiffQuery, ChangeDiffs, ChangeList, SandboxChange,
-    SkippedChange,
+    AppliedBranch, AppliedChange, AppliedChanges, ApplyChanges, ChangeDiff, ChangeDiffQuery, ChangeDiffs, ChangeList,
+    NewBranch, NewCommit, SandboxChange, SkippedChange,
 };
 pub use code::Code;
 pub use environment::Environment;

@@ -3,9 +3,9 @@
 use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
-    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, HostPath, Limits, NetworkMode, PolicyHash,
-    Problem, ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User, VolumeMount,
-    WorkspaceName,
+    ByteSize, Count, Cpus, DeadlineAction, Draft, DraftLimits, EndReason, FsMode, HostPath, Limits, NetworkMode,
+    PolicyHash, Problem, ProjectId, SandboxId, SandboxState, Spec, Storage, TemplateName, Tier, Timeout, User,
+    VolumeMount, WorkspaceName,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -75,6 +75,11 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::HostDirectory>)]
     pub directory: Option<HostPath>,
+    /// How that directory is mounted: `scratch`, the default, is copy-on-write; `worktree` is for the top of a git repository, gives the
+    /// sandbox the files of its current commit, and makes a branch of what is committed there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::WorkspaceMode>)]
+    pub fs: Option<FsMode>,
     /// Volumes of the project, each at a path of its own.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::VolumeMountShape>, max_items = 16)]
@@ -92,6 +97,7 @@ impl CreateSandbox {
             template: Some(self.template),
             env: self.env.into(),
             user: self.user,
+            fs: self.fs,
             network: Some(self.network.0),
             egress: self.egress,
             secrets: self.secrets,
@@ -133,7 +139,6 @@ impl TryFrom<Draft> for CreateSandbox {
             ("tier", tier.is_some()),
             ("workspace", workspace.is_some()),
             ("workspace_user", workspace_user.is_some()),
-            ("fs", fs.is_some()),
             ("protect", !protect.is_empty()),
             ("mounts", !mounts.is_empty()),
             ("cwd", cwd.is_some()),
@@ -156,6 +161,7 @@ impl TryFrom<Draft> for CreateSandbox {
             secrets,
             user,
             storage,
+            fs,
             volumes,
             ..Self::default()
         })

@@ -96,6 +96,8 @@ stand_ins! {
     SecretSlot => slot();
     /// Where files are.
     StoragePlace => choice("Where the files are that a sandbox makes", saggar_domain::Storage::ALL.iter().map(|one| one.as_str()));
+    /// How a directory of the host is mounted.
+    WorkspaceMode => choice("How a directory of the host is mounted", [saggar_domain::FsMode::Scratch, saggar_domain::FsMode::Worktree].iter().map(|one| one.as_str()));
     /// A user inside.
     SandboxUser => choice("The user inside the sandbox", saggar_domain::User::ALL.iter().map(|one| one.as_str()));
     /// A tier.
@@ -217,6 +219,10 @@ pub struct AgentSandboxShape {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<WorkspaceName>)]
     workspace: Option<String>,
+    /// How the directory at /workspace is mounted: `scratch`, the default, or `worktree`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<WorkspaceMode>)]
+    fs: Option<String>,
     /// Where the files are that its programs make; in memory by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<StoragePlace>)]

@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::process::ExitCode;
 
 use saggar_domain::{Code, Problem, SandboxId};
-use saggar_sandbox::{ApplyOutcome, Change, Changes, DataDirectory, Entry, Kind, Unified, Wanted, is_plain, reap};
+use saggar_sandbox::{
+    Applied, AppliedBranch, ApplyOutcome, Change, Changes, DataDirectory, Entry, Kind, NewBranch, Skipped, Unified,
+    Wanted, is_plain, reap,
+};
 use serde_json::json;
 
 use crate::args::{ChangesArguments, ChangesCommand};
@@ -99,13 +102,19 @@ impl Objects {
         if is_all { Self::Shown } else { Self::Counted }
     }
 
-    fn hides(self, entry: &Entry) -> bool {
-        self == Self::Counted && entry.change == Change::Added && !entry.held && entry.path.is_within(Self::PLACE)
+    fn hides(self, changes: &Changes, entry: &Entry) -> bool {
+        // The git directory of a worktree is ours; what is in it shows as commits.
+        self == Self::Counted && (changes.is_of_git(entry) || self.is_object(entry))
+    }
+
+    fn is_object(self, entry: &Entry) -> bool {
+        entry.change == Change::Added && !entry.held && entry.path.is_within(Self::PLACE)
     }
 
     /// The line that stands for the hidden ones.
     fn counted(self, changes: &Changes) -> String {
-        match changes.entries().iter().filter(|entry| self.hides(entry)).count() {
+        let is_counted = |entry: &&Entry| !changes.is_of_worktree() && self == Self::Counted && self.is_object(entry);
+        match changes.entries().iter().filter(is_counted).count() {
             0 => String::new(),
             1 => "added     .git/objects/ (1 path; --all shows it)\n".to_owned(),
             count => format!("added     .git/objects/ ({count} paths; --all shows them)\n"),
@@ -141,6 +150,15 @@ impl Picked {
         }
     }
 
+    /// For a worktree: a file, or a directory that it is in, is named.
+    fn wants_of_worktree(&self, entry: &Entry) -> Wanted {
+        match self.0.iter().any(|path| entry.path.is_within(path)) {
+            true => Wanted::ByName,
+            false if self.0.is_empty() => Wanted::Together,
+            false => Wanted::No,
+        }
+    }
+
     fn has(&self, entry: &Entry) -> bool {
         self.0.is_empty() || self.0.iter().any(|path| entry.path.is_within(path))
     }
@@ -171,13 +189,15 @@ fn list(changes: &Changes, objects: Objects, is_json: bool) -> Result<(String, E
             "entries": changes.entries(),
             "skipped": changes.skipped(),
             "hidden": hidden,
+            "branch": changes.branch(),
             "error": null,
         });
         return Ok((format!("{text}\n"), ExitCode::SUCCESS));
     }
-    let shown = changes.entries().iter().filter(|entry| !objects.hides(entry));
-    let mut text = objects.counted(changes);
-    text.extend(shown.map(line));
+    let branch = changes.branch();
+    let mut text = branch.as_ref().map_or_else(String::new, branch_lines);
+    text.push_str(&objects.counted(changes));
+    text.extend(changes.entries().iter().filter(|entry| !objects.hides(changes, entry)).map(line));
     for skipped in changes.skipped() {
         text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why));
     }
@@ -185,6 +205,31 @@ fn list(changes: &Changes, objects: Objects, is_json: bool) -> Result<(String, E
         text.push_str(&format!("hidden    {}: {} tells git not to show edits of it\n", hidden.path, hidden.index));
     }
     Ok((text, ExitCode::SUCCESS))
+}
+
+/// The commits of a worktree, and the branch that applying makes of them.
+fn branch_lines(branch: &NewBranch) -> String {
+    let commits = branch.commits.iter().map(|commit| (commit.id.clone(), commit.subject.to_string()));
+    commits_text(&branch.name, &commits.collect::<Vec<_>>())
+}
+
+/// Ids and subjects of commits, below the name of their branch.
+pub(crate) fn commits_text(branch: &str, commits: &[(String, String)]) -> String {
+    let count = match commits.len() {
+        0 => "no commits".to_owned(),
+        1 => "1 commit".to_owned(),
+        count => format!("{count} commits"),
+    };
+    let lines = commits.iter().map(|(id, subject)| format!("commit    {} {subject}\n", short(id)));
+    std::iter::once(format!("branch    {branch} ({count})\n")).chain(lines).collect()
+}
+
+pub(crate) fn branch_line(name: &str, commit: &str) -> String {
+    format!("branch    {name} at {}\n", short(commit))
+}
+
+fn short(id: &str) -> &str {
+    id.get(..12).unwrap_or(id)
 }
 
 fn line(entry: &Entry) -> String {
@@ -210,7 +255,7 @@ fn diff(changes: &Changes, picked: &Picked, objects: Objects) -> Result<(String,
     let workspace = changes.workspace()?;
     let mut text = objects.counted(changes);
     let mut unified = Unified::begin();
-    for entry in changes.entries().iter().filter(|entry| picked.has(entry) && !objects.hides(entry)) {
+    for entry in changes.entries().iter().filter(|entry| picked.has(entry) && !objects.hides(changes, entry)) {
         if !Unified::is_of(entry) {
             text.push_str(&line(entry));
             continue;
@@ -254,13 +299,28 @@ fn apply(
 ) -> Result<(String, ExitCode), Problem> {
     picked.check(&changes)?;
     let workspace = changes.workspace()?;
-    let guard = changes.guard(&workspace)?;
     let skipped = changes.skipped().to_vec();
+    if changes.is_of_worktree() {
+        let AppliedBranch { results, branch } =
+            changes.apply_to_branch(data, &workspace, |entry| picked.wants_of_worktree(entry))?;
+        return Ok(applied_text(&results, branch, &skipped, is_json));
+    }
+    let guard = changes.guard(&workspace)?;
     let held = changes.entries().iter().filter(|entry| entry.held);
     let held: Vec<(Vec<u8>, Kind)> = held.map(|entry| (entry.path.as_bytes().to_vec(), entry.kind)).collect();
     let applied = changes
         .apply(data, &workspace, &guard, |entry| picked.wants(entry, &held))
         .map_err(|error| unfinished("applying", &error))?;
+    Ok(applied_text(&applied, None, &skipped, is_json))
+}
+
+/// What was applied, and the branch that was made if it was a worktree.
+fn applied_text(
+    applied: &[Applied],
+    branch: Option<(String, String)>,
+    skipped: &[Skipped],
+    is_json: bool,
+) -> (String, ExitCode) {
     let has_refused = applied.iter().any(|result| result.outcome != ApplyOutcome::Done);
     let code = if has_refused { ExitCode::from(NOT_ALL) } else { ExitCode::SUCCESS };
     if is_json {
@@ -271,18 +331,24 @@ fn apply(
                 ApplyOutcome::Refused(why) => json!({"path": result.path, "applied": false, "reason": why}),
             })
             .collect();
-        let text = json!({"schema": "saggar.changes/v1", "results": results, "skipped": skipped, "error": null});
-        return Ok((format!("{text}\n"), code));
+        let mut text = json!({"schema": "saggar.changes/v1", "results": results, "skipped": skipped, "error": null});
+        if let Some((name, commit)) = branch {
+            text["branch"] = json!({"name": name, "commit": commit});
+        }
+        return (format!("{text}\n"), code);
     }
     let mut text = String::new();
-    for result in &applied {
+    for result in applied {
         match &result.outcome {
             ApplyOutcome::Done => text.push_str(&format!("applied   {}\n", result.path)),
             ApplyOutcome::Refused(why) => text.push_str(&format!("refused   {}: {why}\n", result.path)),
         }
     }
     skipped.iter().for_each(|skipped| text.push_str(&format!("skipped   {}: {}\n", skipped.path, skipped.why)));
-    Ok((text, code))
+    if let Some((name, commit)) = branch {
+        text.push_str(&branch_line(&name, &commit));
+    }
+    (text, code)
 }
 
 fn unfinished(what: &str, error: &std::io::Error) -> Problem {

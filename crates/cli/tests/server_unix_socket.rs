@@ -260,3 +260,71 @@ fn the_socket_is_replaced_after_a_kill_and_nothing_else_is() {
     assert!(refused(&["--socket", &long]).contains("107 bytes"));
     server.begin();
 }
+
+fn own(path: &Path, user: u32) {
+    chownat(CWD, path, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)), AtFlags::SYMLINK_NOFOLLOW)
+        .expect("root may");
+    if path.is_dir() && !path.is_symlink() {
+        std::fs::read_dir(path).expect("ours").flatten().for_each(|entry| own(&entry.path(), user));
+    }
+}
+
+fn git(directory: &Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.args(["-c", "safe.directory=*", "-c", "user.name=a", "-c", "user.email=a@a"]).args(arguments);
+    let ran = command.current_dir(directory).env("GIT_CONFIG_NOSYSTEM", "1").output().expect("git is installed");
+    assert!(ran.status.success(), "{arguments:?}: {ran:?}");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+/// The repository of a user is read and written with that user's rights alone: links that lead out of it, and objects that are closed to
+/// the user, are refused.
+#[test]
+fn a_worktree_of_a_user_is_made_and_applied_with_that_users_rights() {
+    if !is_root() {
+        return not_here("only root acts for other users");
+    }
+    let world = World::new();
+    let mine = &world.mine;
+    git(mine, &["init", "-q"]);
+    git(mine, &["add", "page"]);
+    git(mine, &["commit", "-q", "-m", "one"]);
+    git(mine, &["gc", "-q"]);
+    own(&mine.join(".git"), ME);
+    let worktree = || world.ask(ME, "POST", SANDBOXES, &json!({ "directory": mine, "fs": "worktree" }));
+    let pack = std::fs::read_dir(mine.join(".git/objects/pack")).expect("ours").flatten();
+    let pack =
+        pack.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|end| end == "pack")).expect("packed");
+    // An object of root's, and one behind a link.
+    own(&pack, ROOT);
+    std::fs::set_permissions(&pack, std::fs::Permissions::from_mode(0o400)).expect("ours");
+    worktree().problem(400, "invalid_workspace");
+    own(&pack, ME);
+    let moved = world.theirs.join("pack");
+    std::fs::rename(&pack, &moved).expect("ours");
+    symlink(&moved, &pack).expect("ours");
+    worktree().problem(400, "invalid_workspace");
+    std::fs::remove_file(&pack).expect("ours");
+    std::fs::rename(&moved, &pack).expect("ours");
+
+    let made = worktree().expect(201);
+    let sandbox = format!("{SANDBOXES}/{}", made["id"].as_str().expect("an id"));
+    let ran = world.server.sh(&sandbox, "ls; git config user.name a; git config user.email a@a; echo two >> page; git commit -qam two && git log --oneline | wc -l");
+    assert_eq!(ran["stdout"], "page\n2\n", "{ran}");
+    world.server.delete(&sandbox);
+    let changes = format!("{sandbox}/changes");
+    world.server.post(&format!("{changes}/apply"), &json!({})).problem(403, "forbidden");
+    world.ask(OTHER, "POST", &format!("{changes}/apply"), &json!({})).problem(403, "forbidden");
+    // Nothing is written through a link that leads out of the repository.
+    let heads = mine.join(".git/refs/heads");
+    std::fs::rename(&heads, mine.join(".git/refs/was")).expect("ours");
+    symlink(&world.theirs, &heads).expect("ours");
+    world.ask(ME, "POST", &format!("{changes}/apply"), &json!({})).problem(400, "invalid_workspace");
+    assert!(!world.theirs.join("saggar").exists());
+    std::fs::remove_file(&heads).expect("ours");
+    std::fs::rename(mine.join(".git/refs/was"), &heads).expect("ours");
+    let applied = world.ask(ME, "POST", &format!("{changes}/apply"), &json!({})).expect(200);
+    let branch = applied["branch"]["name"].as_str().expect("a name");
+    assert_eq!(git(mine, &["show", &format!("{branch}:page")]), "one\ntwo\n");
+    assert_eq!(heads.join(branch).metadata().expect("made").uid(), ME);
+}

@@ -78,7 +78,7 @@ fn a_client_names_no_path_and_sees_no_other_projects_changes() {
         (json!({ "workspace": "../site" }), 400, "invalid_request"),
         (json!({ "workspace": site }), 400, "invalid_request"),
         (json!({ "workspace": "other" }), 404, "not_found"),
-        (json!({ "workspace": "site", "fs": "workspace-write" }), 400, "invalid_request"),
+        (json!({ "workspace": "site", "fs": "writable" }), 400, "invalid_request"),
         (json!({ "workspace": "site", "mounts": [{ "host": "/etc", "guest": "/x" }] }), 400, "invalid_request"),
     ] {
         let problem = server.post(SANDBOXES, &body).problem(status, code);
@@ -139,4 +139,61 @@ fn a_sandbox_whose_directory_is_gone_is_refused_without_its_path() {
     let problem = server.post(&format!("{sandbox}/changes/apply"), &json!({})).problem(400, "invalid_workspace");
     assert!(!problem.to_string().contains(&site.display().to_string()), "{problem}");
     assert!(std::fs::read_dir(&site).expect("ours").next().is_none());
+}
+
+/// Runs git on the host, without anybody's settings.
+fn git(directory: &std::path::Path, arguments: &[&str]) -> String {
+    let mut command = Command::new("git");
+    command.args(["-c", "safe.directory=*", "-c", "user.name=a", "-c", "user.email=a@a"]).args(arguments);
+    let ran = command.current_dir(directory).env("GIT_CONFIG_NOSYSTEM", "1").output().expect("git is installed");
+    assert!(ran.status.success(), "{arguments:?}: {ran:?}");
+    String::from_utf8(ran.stdout).expect("text")
+}
+
+#[test]
+fn a_worktree_becomes_a_branch_of_the_operators_repository() {
+    if !is_root() {
+        return not_here("sandboxes of an ordinary user have one id");
+    }
+    let (mut server, site) = site();
+    git(&site, &["add", "."]);
+    git(&site, &["commit", "-q", "-m", "one"]);
+    std::fs::write(site.join("page"), "edited\n").expect("ours");
+    for (body, code) in [
+        (json!({ "fs": "worktree" }), "contradiction"),
+        (json!({ "workspace": "site", "fs": "read-only" }), "invalid_value"),
+        (json!({ "workspace": "site", "fs": "workspace-write" }), "invalid_value"),
+    ] {
+        server.post(SANDBOXES, &body).problem(400, code);
+    }
+    let sandbox = server.sandbox_with(&json!({ "workspace": "site", "fs": "worktree" }));
+    let script = "cat page && git config user.name a && git config user.email a@a && echo two >> page && git commit -qam 'Add two' && \
+                  echo three >> page; echo new > new";
+    assert_eq!(server.sh(&sandbox, script)["stdout"], "one\n");
+    server.delete(&sandbox);
+    // The changes and their branch outlive the server, and no checkout does.
+    server.kill();
+    server.begin();
+    assert!(std::fs::read_dir(server.data().join("worktrees")).is_ok_and(|mut place| place.next().is_none()));
+    let changes = format!("{sandbox}/changes");
+    let listed = server.get(&changes).expect(200);
+    assert_eq!(listed["branch"]["commits"][0]["subject"], "Add two", "{listed}");
+    assert!(path_of(&listed, "page").is_some() && !listed.to_string().contains(".git/"), "{listed}");
+    let compared = server.get(&format!("{changes}/diff?path=page")).expect(200);
+    assert_eq!(
+        compared["items"][0]["diff"], "--- a/page\n+++ b/page\n@@ -1 +1,3 @@\n one\n+two\n+three\n",
+        "{compared}"
+    );
+    let applied = server.post(&format!("{changes}/apply"), &json!({})).expect(200);
+    assert_eq!(path_of(&applied, "page").map(|page| page["applied"].clone()), Some(json!(true)), "{applied}");
+    assert_eq!(path_of(&applied, "new").map(|page| page["applied"].clone()), Some(json!(false)), "{applied}");
+    let branch = applied["branch"]["name"].as_str().expect("a name").to_owned();
+    assert_eq!(git(&site, &["rev-parse", &branch]).trim(), applied["branch"]["commit"]);
+    assert_eq!(git(&site, &["show", &format!("{branch}:page")]), "one\ntwo\nthree\n");
+    assert_eq!(git(&site, &["log", "--format=%s", &format!("HEAD..{branch}")]).lines().last(), Some("Add two"));
+    git(&site, &["fsck", "--strict"]);
+    assert_eq!(std::fs::read_to_string(site.join("page")).expect("it is there"), "edited\n");
+    server.post(&format!("{changes}/apply"), &json!({ "paths": ["new"] })).expect(200);
+    assert_eq!(git(&site, &["show", &format!("{branch}:new")]), "new\n");
+    server.get(&changes).problem(404, "not_found");
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::limit::{DraftLimits, Limits};
-use crate::mode::{Access, NetworkMode, Storage, User};
+use crate::mode::{Access, FsMode, NetworkMode, Storage, User};
 use crate::name::{TemplateName, WorkspaceName};
 use crate::net::EgressDraft;
 use crate::problem::{Code, Problem};
@@ -24,6 +24,9 @@ pub struct AgentSandbox {
     /// A directory of the operator's, copy-on-write at /workspace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workspace: Option<WorkspaceName>,
+    /// How the directory at /workspace is mounted: `scratch`, the default, or `worktree`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fs: Option<FsMode>,
     /// Where the files are that its programs make.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -63,7 +66,7 @@ impl AgentSandbox {
 
     /// The spec of the sandbox, but for its workspace, which only the server can name.
     pub fn draft(&self) -> Draft {
-        let Self { template, workspace: _, storage, user, network, egress, secrets, volumes, limits, reuse: _ } =
+        let Self { template, workspace: _, fs: _, storage, user, network, egress, secrets, volumes, limits, reuse: _ } =
             self.clone();
         Draft { template, storage, user, network, egress, secrets, volumes, limits, ..Draft::default() }
     }
@@ -82,6 +85,13 @@ impl AgentSandbox {
                 Code::InvalidValue,
                 "sandbox.limits.timeout has no meaning for an agent, whose sandbox lives as long as its run",
                 "set `timeout` for a tool, such as tools.shell.timeout, or budget.time for the whole run",
+            ));
+        }
+        if let Some(mode @ (FsMode::ReadOnly | FsMode::WorkspaceWrite)) = self.fs {
+            return Err(Problem::new(
+                Code::UnsupportedCapability,
+                format!("the sandbox of a run can't have its workspace in mode {mode}"),
+                "use scratch, or worktree for the top of a git repository",
             ));
         }
         match self.network {
@@ -119,8 +129,19 @@ impl AgentSandbox {
     /// What of this one the other may use, too. What the other denies stays denied, and its limits hold.
     pub fn within(self, other: &Self) -> Self {
         let limits = self.limits_within(other, Absent::AtMostTheOther);
-        let Self { template, workspace, storage, user, network, egress, mut secrets, mut volumes, limits: _, reuse } =
-            self.clone();
+        let Self {
+            template,
+            workspace,
+            fs,
+            storage,
+            user,
+            network,
+            egress,
+            mut secrets,
+            mut volumes,
+            limits: _,
+            reuse,
+        } = self.clone();
         let workspace = workspace.filter(|name| other.workspace.as_ref() == Some(name));
         volumes.retain(|volume| other.mounts(volume));
         let (network, egress) = if self.is_proxied() && other.is_proxied() {
@@ -133,7 +154,7 @@ impl AgentSandbox {
             secrets.clear();
             (None, EgressDraft::default())
         };
-        Self { template, workspace, storage, user, network, egress, secrets, volumes, limits, reuse }
+        Self { template, workspace, fs, storage, user, network, egress, secrets, volumes, limits, reuse }
     }
 
     /// Its limits, none of them higher than the other's, which may be a default.

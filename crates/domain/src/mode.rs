@@ -86,6 +86,8 @@ choice!(
         WorkspaceWrite = "workspace-write",
         /// A copy-on-write layer; the workspace on the host stays as it is.
         Scratch = "scratch",
+        /// A new worktree of the git repository that it is: the files of its current commit. Commits become a branch when they are applied.
+        Worktree = "worktree",
     }
 );
 

@@ -28,16 +28,26 @@ pub(crate) fn check_fs(draft: &Draft) -> Result<FsMode, Problem> {
 /// Refuses the scratch mode if there is nothing to make a scratch copy of: no changes would be kept. Stored drafts may
 /// contain it, so this is checked for new sandboxes only. `read-only` alone stands: it makes /workspace unwritable.
 pub(crate) fn check_scratch(draft: &Draft) -> Result<(), Problem> {
-    if draft.workspace_user.is_some() && (draft.fs != Some(FsMode::Scratch) || draft.workspace.is_none()) {
+    let is_copy = matches!(draft.fs, Some(FsMode::Scratch | FsMode::Worktree));
+    if draft.workspace_user.is_some() && (!is_copy || draft.workspace.is_none()) {
         return Err(Problem::new(
             Code::Contradiction,
-            "workspace_user is for a workspace that is mounted copy-on-write",
+            "workspace_user is for a workspace that is mounted copy-on-write, or as a worktree",
             "add fs = \"scratch\" and a workspace, or leave workspace_user out",
         ));
     }
+    if draft.fs == Some(FsMode::Worktree) && !draft.protect.is_empty() {
+        return Err(Problem::new(
+            Code::Contradiction,
+            "a protected path has no meaning in a worktree, whose changes become commits of a branch",
+            "leave `protect` out, and review the branch before you merge it; or use fs = \"scratch\"",
+        ));
+    }
     match (draft.fs, &draft.workspace) {
-        (Some(fs @ FsMode::Scratch), None) => Err(needs_workspace(&format!("filesystem mode {fs}"))),
-        (None | Some(FsMode::Scratch | FsMode::WorkspaceWrite | FsMode::ReadOnly), _) => Ok(()),
+        (Some(fs @ (FsMode::Scratch | FsMode::Worktree)), None) => {
+            Err(needs_workspace(&format!("filesystem mode {fs}")))
+        }
+        (None | Some(FsMode::Scratch | FsMode::Worktree | FsMode::WorkspaceWrite | FsMode::ReadOnly), _) => Ok(()),
     }
 }
 
@@ -59,7 +69,7 @@ pub(crate) fn protected(
     let built_in: &[&str] = match fs {
         FsMode::WorkspaceWrite if has_workspace => DEFAULT_PROTECTED,
         FsMode::Scratch if has_workspace => &[],
-        FsMode::WorkspaceWrite | FsMode::Scratch | FsMode::ReadOnly => return Ok(Vec::new()),
+        FsMode::WorkspaceWrite | FsMode::Scratch | FsMode::Worktree | FsMode::ReadOnly => return Ok(Vec::new()),
     };
     let built_in = built_in.iter().map(|text| ProtectedPath::parse(text).expect("the built-in paths are well-formed"));
     let mut all: Vec<ProtectedPath> = built_in.chain(asked).collect();

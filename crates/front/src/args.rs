@@ -42,7 +42,7 @@ pub struct RunArguments {
     /// Directory mounted at /workspace, the working directory
     #[arg(short = 'w', long, value_name = "DIR", value_parser = HostPath::parse)]
     pub workspace: Option<HostPath>,
-    /// Write access to the workspace: read-only, workspace-write, or scratch (copy-on-write)
+    /// Write access to the workspace: read-only, workspace-write, scratch (copy-on-write), or worktree (of a git repository)
     #[arg(long, value_name = "MODE", value_parser = fs_mode)]
     pub fs: Option<FsMode>,
     /// Keep this workspace path unchanged, whether it exists or not (repeatable; a trailing / marks a directory)

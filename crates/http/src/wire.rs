@@ -373,7 +373,11 @@ pub fn changes(kept: saggar_runtime::KeptChanges) -> api::ChangeList {
         changed_on_host: entry.changed_on_host,
     });
     let skipped = kept.skipped.into_iter().map(|one| api::SkippedChange { path: one.path.to_string(), why: one.why });
-    api::ChangeList { items: items.collect(), skipped: skipped.collect() }
+    let commit = |one: saggar_runtime::NewCommit| api::NewCommit { id: one.id, subject: one.subject.to_string() };
+    let branch = kept
+        .branch
+        .map(|branch| api::NewBranch { name: branch.name, commits: branch.commits.into_iter().map(commit).collect() });
+    api::ChangeList { items: items.collect(), skipped: skipped.collect(), branch }
 }
 
 /// Compared changes in the API's format.
@@ -398,13 +402,14 @@ pub fn diffs(compared: Vec<ChangeDiff>) -> api::ChangeDiffs {
 }
 
 /// The outcome of applying changes, in the API's format.
-pub fn applied(applied: Vec<saggar_runtime::AppliedChange>) -> api::AppliedChanges {
+pub fn applied(applied: saggar_runtime::AppliedChanges) -> api::AppliedChanges {
     let item = |one: saggar_runtime::AppliedChange| api::AppliedChange {
         path: one.path,
         applied: one.refused.is_none(),
         reason: one.refused,
     };
-    api::AppliedChanges { items: applied.into_iter().map(item).collect() }
+    let branch = applied.branch.map(|(name, commit)| api::AppliedBranch { name, commit });
+    api::AppliedChanges { items: applied.changes.into_iter().map(item).collect(), branch }
 }
 
 /// A volume in the API's format.

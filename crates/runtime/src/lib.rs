@@ -27,6 +27,7 @@ mod templates;
 
 /// What a build does, in its own terms.
 use saggar_sandbox::fail_point;
+pub use saggar_sandbox::{NewBranch, NewCommit};
 
 pub use saggar_build::{
     Action as BuildAction, Base as StageBase, Command as BuildCommand, Recipe, Stage as BuildStage, Step as BuildStep,
@@ -49,8 +50,8 @@ pub use ports::OpenPort;
 /// What differs between two snapshots.
 pub use saggar_image::{DiffEntry, Difference, StackDiff};
 pub use sandboxes::{
-    Adopted, AppliedChange, AskedWorkspace, ChangeDiff, Created, ExecView, KeptChanges, NewSandbox, NewTerms, NoDiff,
-    Patch, PoolSize, Sandboxes, StoredExec, Upkeep, Workspaces,
+    Adopted, AppliedChange, AppliedChanges, AskedWorkspace, ChangeDiff, Created, ExecView, KeptChanges, NewSandbox,
+    NewTerms, NoDiff, Patch, PoolSize, Sandboxes, StoredExec, Upkeep, Workspaces,
 };
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;

@@ -49,7 +49,7 @@ pub use look::{ExecView, StoredExec};
 pub(crate) use network::policy_hash;
 pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
-pub use workspace::{AppliedChange, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};
+pub use workspace::{AppliedChange, AppliedChanges, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};
 
 use crate::code::Contexts;
 use crate::egress;

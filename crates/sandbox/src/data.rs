@@ -182,6 +182,11 @@ impl DataDirectory {
         self.made("changes")
     }
 
+    /// The directory of worktrees, created when it is first needed.
+    pub(crate) fn worktrees(&self) -> std::io::Result<OwnedFd> {
+        self.made("worktrees")
+    }
+
     /// The directory of control sockets, created when it is first needed.
     pub(crate) fn control(&self) -> std::io::Result<OwnedFd> {
         self.made("control")

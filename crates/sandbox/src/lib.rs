@@ -42,12 +42,14 @@ mod template;
 mod templates;
 mod trail;
 mod volume;
+mod worktree;
 
 pub use accounts::account_in;
 pub use allocator::Allocator;
 pub use answers::Answers;
 pub use changes::{
-    Applied, ApplyOutcome, Change, Changes, Entry, Guard, Hidden, Kind, Name, Skipped, Unified, Wanted, is_plain,
+    Applied, AppliedBranch, ApplyOutcome, Change, Changes, Entry, Guard, Hidden, Kind, Name, Skipped, Unified, Wanted,
+    is_plain,
 };
 pub use data::DataDirectory;
 pub use doctor::{KVM_TRIAL, examine, measure_kvm};
@@ -69,3 +71,4 @@ pub use template::paths_of_the_host;
 pub use templates::{HeldTemplate, LOCAL_PROJECT, NamedRecord, StoredLayer, Templates};
 pub use trail::held_for;
 pub use volume::{NewVolume, VolumeQuota, Volumes, collect_volumes, volume_users};
+pub use worktree::{NewBranch, NewCommit, plant_repository};

@@ -338,7 +338,7 @@ impl Layout {
                 }
                 self.fence.writable.push("/workspace".to_owned());
             }
-            FsMode::Scratch => {
+            FsMode::Scratch | FsMode::Worktree => {
                 let lower = self.source(tree, Access::ReadOnly, identity, spec, Code::InvalidWorkspace)?;
                 let layer = self.layer("workspace");
                 self.ops.push(Op::Overlay { lower, target: target(), layer, fate: Fate::HandedOver });

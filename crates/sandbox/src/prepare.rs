@@ -29,6 +29,7 @@ use crate::ranges::Range;
 use crate::record::{Holdings, Record};
 use crate::templates::HeldTemplate;
 use crate::volume::{self, HeldVolume, Volumes};
+use crate::worktree::{self, Checkout, ObjectId};
 
 /// What is to be prepared.
 pub(crate) struct Order<'a> {
@@ -63,7 +64,10 @@ pub(crate) struct Prepared {
 }
 
 pub(crate) struct Scratch {
-    pub(crate) workspace: HostTree,
+    /// What is below the sandbox's layer: the workspace, or a checkout of it.
+    pub(crate) lower: HostTree,
+    /// The workspace whose checkout that is, and the commit.
+    pub(crate) worktree: Option<(HostTree, ObjectId)>,
     /// When the sandbox started to see it.
     pub(crate) started_ns: i128,
     /// Paths that must not be applied to it.
@@ -128,15 +132,19 @@ pub(crate) fn prepare(
         Identity::Single { .. } => Vec::new(),
     };
     let processors = enforcement.cgroup.cpu_millis.and_then(processors::choose);
-    let laid_out = disk(data, spec, identity).and_then(|disk| {
-        brought.disk = disk;
+    let mut checked_out = None;
+    let laid_out = check_out(data, sandbox, spec, &mut brought).and_then(|worktree| {
+        checked_out = worktree;
+        brought.disk = disk(data, spec, identity)?;
         brought.volumes = mounted(spec, &volumes, identity)?;
         lay_out(spec, life, identity, &mut brought, views, processors)
     });
     match laid_out {
         Ok(layout) => {
-            let scratch = brought.workspace.take().filter(|_| spec.fs == FsMode::Scratch).map(|workspace| Scratch {
-                workspace,
+            let keeps = matches!(spec.fs, FsMode::Scratch | FsMode::Worktree);
+            let scratch = brought.workspace.take().filter(|_| keeps).map(|lower| Scratch {
+                lower,
+                worktree: checked_out,
                 started_ns: now_ns(),
                 protect: spec.protect.clone(),
             });
@@ -234,6 +242,20 @@ fn disk(data: &DataDirectory, spec: &Spec, identity: Identity) -> Result<Option<
     }
 }
 
+/// A checkout of the workspace in its place, if the spec asks for a worktree. Returns the workspace and the commit.
+fn check_out(
+    data: &DataDirectory,
+    sandbox: &SandboxId,
+    spec: &Spec,
+    brought: &mut Brought,
+) -> Result<Option<(HostTree, ObjectId)>, Problem> {
+    let Some(workspace) = brought.workspace.take_if(|_| spec.fs == FsMode::Worktree) else { return Ok(None) };
+    let Checkout { tree, objects, commit } = Checkout::make(data, sandbox, &workspace)?;
+    brought.workspace = Some(tree);
+    brought.mounts.push(objects);
+    Ok(Some((workspace, commit)))
+}
+
 /// The volumes that the spec asks for, each with a mount.
 fn mounted(spec: &Spec, held: &[HeldVolume], identity: Identity) -> Result<Vec<MountedVolume>, Problem> {
     let mount = |(wanted, held): (&VolumeMount, &HeldVolume)| match identity {
@@ -317,6 +339,8 @@ fn record(
 /// Removes what is left on the host. The record goes last and still within the gate, so that others find either both or
 /// neither.
 pub(crate) fn clean_up(data: &DataDirectory, sandbox: &SandboxId, record: Record, placed: Option<Placed>) {
+    // If this fails, the next start's reaper finds it without a record.
+    let _ = worktree::remove(data, sandbox.as_str());
     let Some(placed) = placed.filter(|placed| !placed.paths.is_empty()) else {
         // If this fails, the next start's reaper finds the record and nothing else to remove.
         let _ = record.remove(data.sandboxes());

@@ -23,6 +23,7 @@ use crate::placeholder::{Gate, remove};
 use crate::prepare::cgroup_name;
 use crate::record::{Dead, FirstProcess, Found, Holdings, UNFINISHED, inspect, start_time};
 use crate::supervise::{control_name, unnamed};
+use crate::worktree;
 
 /// How long a killed PID 1 may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -73,8 +74,9 @@ pub fn reap(data: &DataDirectory) -> Vec<Leftover> {
                 .push(Leftover { sandbox, outcome: Err(format!("its record can't be read: {}", error.kind())) }),
         }
     }
+    let lives = |id: &str| rustix::fs::statat(records, id, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    worktree::remove_orphans(data, lives);
     if let Some(changes) = data.kept_changes() {
-        let lives = |id: &str| rustix::fs::statat(records, id, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         forget_orphans(changes.as_fd(), lives);
     }
     leftovers
@@ -110,6 +112,7 @@ fn bury(data: &DataDirectory, sandbox: &SandboxId, dead: &Dead) -> Result<(), St
     let changes = data.changes().map_err(|error| format!("the kept changes can't be opened: {}", error.kind()))?;
     forget_pending(changes.as_fd(), name)
         .map_err(|error| format!("half-kept changes can't be removed: {}", error.kind()))?;
+    worktree::remove(data, name).map_err(|errno| format!("its worktree can't be removed: {errno}"))?;
     if let Ok(directory) = data.open_part("control") {
         for socket in sockets_of(sandbox) {
             match unlinkat(&directory, socket.as_str(), AtFlags::empty()) {

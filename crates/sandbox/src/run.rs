@@ -19,7 +19,7 @@ use saggar_jail::{Jailed, Rule, Signals};
 use saggar_supervisor::egress::{Network, SessionSecrets, Tape, Wants};
 use saggar_supervisor::{Asker, Attendance, Channel, ExecOutcome, Observation, Program, Streams, Unreached};
 
-use crate::changes::{Name, Pending, collect};
+use crate::changes::{Name, Pending, Worktree, collect};
 use crate::data::DataDirectory;
 use crate::egress::{ChildCgroups, ChildProcess, END_PATIENCE, Traffic};
 use crate::git::{self, remove_new_links};
@@ -299,13 +299,16 @@ fn keep(
     layer: &OwnedFd,
     go_on: &dyn Fn() -> Result<(), Errno>,
 ) -> Result<u64, Problem> {
-    let Scratch { workspace, started_ns, protect } = scratch;
+    let Scratch { lower, worktree, started_ns, protect } = scratch;
     let kept = Pending::begin(data, sandbox).and_then(|mut pending| {
-        collect(layer, workspace, *started_ns, &mut pending, go_on)?;
+        collect(layer, lower, *started_ns, &mut pending, go_on)?;
+        if let Some((workspace, commit)) = worktree {
+            return pending.finish(sandbox, workspace, Vec::new(), Some(Worktree { commit: *commit, branch: None }));
+        }
         // Searched again when they are applied; errors are reported then.
-        let of_git = git::examine(workspace).map(|found| found.paths).unwrap_or_default();
+        let of_git = git::examine(lower).map(|found| found.paths).unwrap_or_default();
         let protected = protect.iter().chain(&of_git).map(|path| path.as_str().to_owned()).collect();
-        pending.finish(sandbox, workspace, protected)
+        pending.finish(sandbox, lower, protected, None)
     });
     kept.map_err(|error| {
         let why = match Errno::from_io_error(&error) {

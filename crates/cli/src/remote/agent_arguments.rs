@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use saggar_api::Label;
+use saggar_domain::FsMode;
 
-use super::arguments::{HostDirectory, ServerArguments, host_directory};
+use super::arguments::{HostDirectory, ServerArguments, host_directory, workspace_mode};
 
 /// Exit statuses of `saggar agent`.
 const STATUS: &str = "Exit status: 0 done; 1 the agent is invalid, the server refused, or the run did not complete; 125 saggar failed; 130 interrupted.\n\
@@ -54,6 +55,9 @@ pub(crate) enum AgentCommand {
         /// server's operator gave. It stays as it is until you apply the changes
         #[arg(short, long, value_name = "NAME|DIR", value_parser = host_directory)]
         workspace: Option<HostDirectory>,
+        /// How that directory is mounted: scratch (copy-on-write), or worktree (of a git repository) [default: scratch]
+        #[arg(long, value_name = "MODE", value_parser = workspace_mode)]
+        fs: Option<FsMode>,
         /// Label for finding the run again (repeatable)
         #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
         labels: Vec<Label>,

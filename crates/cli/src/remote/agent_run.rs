@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use saggar_api::client::{Client, RunHandle};
 use saggar_api::{JournalQuery, Label, Run, StartRun};
-use saggar_domain::{HostPath, SandboxId, SandboxState};
+use saggar_domain::{FsMode, HostPath, SandboxId, SandboxState};
 use serde_json::Value;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -39,6 +39,7 @@ pub(crate) struct RunRequest {
     pub(crate) task: Option<String>,
     pub(crate) agent: PathBuf,
     pub(crate) workspace: Option<HostDirectory>,
+    pub(crate) fs: Option<FsMode>,
     pub(crate) labels: Vec<Label>,
     pub(crate) idempotency_key: Option<String>,
     pub(crate) is_detached: bool,
@@ -58,6 +59,7 @@ impl RunRequest {
                 "write what to do: saggar agent run 'TASK'",
             ));
         }
+        agent.sandbox.fs = self.fs.or(agent.sandbox.fs);
         let directory = match self.workspace {
             None => None,
             Some(HostDirectory::Path(path)) => Some(existing(path)?),

@@ -7,8 +7,8 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
 use saggar_domain::{
-    ByteSize, Count, Cpus, ExecId, GuestPath, HostPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout, User,
-    WorkspaceName,
+    ByteSize, Count, Cpus, ExecId, FsMode, GuestPath, HostPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout,
+    User, WorkspaceName,
 };
 
 use super::place::Place;
@@ -177,6 +177,9 @@ pub(crate) struct CreateArguments {
     /// Unix socket (--url unix:PATH) a path such as ./project
     #[arg(long, value_name = "NAME|DIR", value_parser = host_directory)]
     pub(crate) workspace: Option<HostDirectory>,
+    /// How that directory is mounted: scratch (copy-on-write), or worktree (of a git repository) [default: scratch]
+    #[arg(long, value_name = "MODE", requires = "workspace", value_parser = workspace_mode)]
+    pub(crate) fs: Option<FsMode>,
     /// Label for finding the sandbox again (repeatable)
     #[arg(short, long = "label", value_name = "K=V", value_parser = Label::parse)]
     pub(crate) labels: Vec<Label>,
@@ -372,6 +375,11 @@ pub(super) fn host_directory(text: &str) -> Result<HostDirectory, String> {
     WorkspaceName::parse(text).map(HostDirectory::Named).ok_or_else(|| {
         "neither a workspace's name, which the server's operator gave, nor a path such as ./project".to_owned()
     })
+}
+
+pub(super) fn workspace_mode(text: &str) -> Result<FsMode, String> {
+    let mode = FsMode::parse(text).filter(|mode| matches!(mode, FsMode::Scratch | FsMode::Worktree));
+    mode.ok_or_else(|| "choose one of: scratch, worktree".to_owned())
 }
 
 fn on_timeout(text: &str) -> Result<DeadlineAction, String> {

@@ -11,7 +11,7 @@ use super::dispatch::{CommandResult, print, print_json};
 use super::failure::CommandFailure;
 use super::shown::line;
 use crate::args::ChangesCommand;
-use crate::changes::{NOT_ALL, plain};
+use crate::changes::{NOT_ALL, branch_line, commits_text, plain};
 
 pub(crate) async fn main(client: &Client, command: ChangesCommand, is_json: bool) -> CommandResult {
     match command {
@@ -30,7 +30,8 @@ pub(crate) async fn main(client: &Client, command: ChangesCommand, is_json: bool
                 let warning = if change.changed_on_host { "  (the host changed it too)" } else { "" };
                 format!("{}{warning}\n", entry(&change.change, &change.path, &change.kind))
             };
-            let mut text: String = changes.items.iter().map(item).collect();
+            let mut text: String = changes.branch.as_ref().map_or_else(String::new, branch_lines);
+            text.extend(changes.items.iter().map(item));
             text.extend(
                 changes.skipped.iter().map(|one| format!("skipped   {}: {}\n", line(&one.path), line(&one.why))),
             );
@@ -69,7 +70,11 @@ pub(crate) async fn main(client: &Client, command: ChangesCommand, is_json: bool
                 None => format!("applied   {}\n", line(&one.path)),
                 Some(why) => format!("refused   {}: {}\n", line(&one.path), line(why)),
             };
-            print(applied.items.iter().map(item).collect::<String>().as_bytes())?;
+            let mut text: String = applied.items.iter().map(item).collect();
+            if let Some(branch) = &applied.branch {
+                text.push_str(&branch_line(&line(&branch.name), &line(&branch.commit)));
+            }
+            print(text.as_bytes())?;
             Ok(status)
         }
         ChangesCommand::Drop { sandbox } => {
@@ -77,6 +82,11 @@ pub(crate) async fn main(client: &Client, command: ChangesCommand, is_json: bool
             Ok(0)
         }
     }
+}
+
+fn branch_lines(branch: &saggar_api::NewBranch) -> String {
+    let commits = branch.commits.iter().map(|commit| (line(&commit.id), line(&commit.subject)));
+    commits_text(&line(&branch.name), commits.collect::<Vec<_>>().as_slice())
 }
 
 fn entry(change: &str, path: &str, kind: &str) -> String {

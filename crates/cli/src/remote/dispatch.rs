@@ -74,13 +74,15 @@ pub(crate) fn agent(arguments: AgentArguments) -> ExitCode {
             Some(run) => start(&server, async |client| agent_commands::show_run(&client, run, is_json).await),
             None => finish(is_json, async || agent_commands::show_file(&agent, is_json)),
         },
-        AgentCommand::Run { task, agent, workspace, labels, idempotency_key, detach } => finish(is_json, async || {
-            let request = RunRequest { task, agent, workspace, labels, idempotency_key, is_detached: detach };
-            // An invalid agent starts no server.
-            let request = request.resolve()?;
-            let (client, access, is_own) = local_server::client(&server).await?;
-            agent_run::main(&client, is_own, request, is_json).await.map_err(|failure| failure.with_access(&access))
-        }),
+        AgentCommand::Run { task, agent, workspace, fs, labels, idempotency_key, detach } => {
+            finish(is_json, async || {
+                let request = RunRequest { task, agent, workspace, fs, labels, idempotency_key, is_detached: detach };
+                // An invalid agent starts no server.
+                let request = request.resolve()?;
+                let (client, access, is_own) = local_server::client(&server).await?;
+                agent_run::main(&client, is_own, request, is_json).await.map_err(|failure| failure.with_access(&access))
+            })
+        }
     }
 }
 

@@ -53,6 +53,7 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> 
         },
         workspace,
         directory,
+        fs: arguments.fs,
         labels: collected(arguments.labels)?,
         ttl: arguments.ttl,
         on_timeout: arguments.on_timeout.unwrap_or_default(),

@@ -29,6 +29,10 @@ pub(super) fn mount_table_clean(scene: &Scene<'_>) -> Vec<Observation> {
     let (before, loops) = (mounts(), devices());
     let mut observations = Vec::new();
     for mode in FsMode::ALL {
+        if *mode == FsMode::Worktree {
+            let planted = saggar_sandbox::plant_repository(&scene.workspace, b"").is_ok();
+            observations.push(Observation::examined("the workspace is a repository", planted, ""));
+        }
         let ran = scene
             .bench
             .run(Draft { fs: Some(*mode), ..scene.bench.draft(&scene.workspace) }, vec![b"/bin/true".to_vec()]);

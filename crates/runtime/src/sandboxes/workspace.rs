@@ -5,7 +5,7 @@
 //! applied to it is what that user may read and write, whatever was swapped in meanwhile.
 
 use saggar_domain::{FsMode, HostPath, HostUser, SandboxId, WorkspaceName};
-use saggar_sandbox::{ApplyOutcome, Changes, Entry, Kind, Skipped, Unified, Wanted};
+use saggar_sandbox::{ApplyOutcome, Changes, Entry, Kind, NewBranch, Skipped, Unified, Wanted};
 use saggar_store::Life;
 
 use super::Sandboxes;
@@ -22,6 +22,8 @@ pub struct KeptChanges {
     pub entries: Vec<Entry>,
     /// Paths that could not be kept.
     pub skipped: Vec<Skipped>,
+    /// The new commits of a worktree.
+    pub branch: Option<NewBranch>,
 }
 
 /// The directory that a request asks for.
@@ -62,6 +64,14 @@ pub struct AppliedChange {
     pub refused: Option<String>,
 }
 
+/// What applying did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedChanges {
+    pub changes: Vec<AppliedChange>,
+    /// The name of the branch that was made of a worktree, and its commit.
+    pub branch: Option<(String, String)>,
+}
+
 impl Sandboxes {
     /// The request with its workspace as a directory of the host. Nothing else in it may name one.
     pub(super) fn with_workspace(&self, mut new: NewSandbox) -> Result<NewSandbox, Fault> {
@@ -73,6 +83,13 @@ impl Sandboxes {
             ));
         }
         match &new.workspace {
+            None if new.spec.fs.is_some() => {
+                return Err(refuse(
+                    saggar_domain::Code::Contradiction,
+                    "fs says how a directory of the host is mounted, and none is named".to_owned(),
+                    "name one with workspace or directory, or leave fs out",
+                ));
+            }
             None => return Ok(new),
             Some(AskedWorkspace::Named(name)) => {
                 let path = self.settings().workspaces.get(name).cloned();
@@ -85,7 +102,17 @@ impl Sandboxes {
                 new.spec.workspace_user = Some(*user);
             }
         }
-        new.spec.fs = Some(FsMode::Scratch);
+        match new.spec.fs {
+            None => new.spec.fs = Some(FsMode::Scratch),
+            Some(FsMode::Scratch | FsMode::Worktree) => {}
+            Some(mode @ (FsMode::ReadOnly | FsMode::WorkspaceWrite)) => {
+                return Err(refuse(
+                    saggar_domain::Code::InvalidValue,
+                    format!("sandboxes of a server can't have a directory of the host in mode {mode}"),
+                    "use scratch, or worktree for the top of a git repository; apply the changes when the sandbox has ended",
+                ));
+            }
+        }
         Ok(new)
     }
 
@@ -93,24 +120,40 @@ impl Sandboxes {
     pub async fn changes(&self, permit: &Permit) -> Result<KeptChanges, Fault> {
         permit.check(|action| matches!(action, Action::ReadSandbox(_)))?;
         self.on_changes(permit, |_, changes| {
-            Ok(KeptChanges { entries: changes.entries().to_vec(), skipped: changes.skipped().to_vec() })
+            // The git directory of a worktree is ours; what is in it shows as commits.
+            let entries = changes.entries().iter().filter(|entry| !changes.is_of_git(entry));
+            Ok(KeptChanges {
+                entries: entries.cloned().collect(),
+                skipped: changes.skipped().to_vec(),
+                branch: changes.branch(),
+            })
         })
         .await
     }
 
     /// Applies them to the host's directory: all, or these paths with everything below them. What is protected, was held back or changed on
-    /// the host too is refused, as by `saggar changes apply`.
+    /// the host too is refused, as by `saggar changes apply`. A worktree becomes a branch.
     pub async fn apply_changes(
         &self,
         permit: &Permit,
         caller: Option<HostUser>,
         paths: Vec<String>,
-    ) -> Result<Vec<AppliedChange>, Fault> {
+    ) -> Result<AppliedChanges, Fault> {
         permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
         self.on_changes(permit, move |data, changes| {
             check_caller(&changes, caller)?;
             check_paths(&changes, &paths)?;
             let workspace = changes.workspace().map_err(hide_path)?;
+            if changes.is_of_worktree() {
+                let wants = |entry: &Entry| match paths.iter().any(|path| entry.path.is_within(path.as_bytes())) {
+                    true => Wanted::ByName,
+                    false if paths.is_empty() => Wanted::Together,
+                    false => Wanted::No,
+                };
+                let applied = changes.apply_to_branch(data, &workspace, wants).map_err(Fault::Refused)?;
+                let changes = applied.results.into_iter().map(shown).collect();
+                return Ok(AppliedChanges { changes, branch: applied.branch });
+            }
             let guard = changes.guard(&workspace).map_err(hide_path)?;
             let wants = |entry: &Entry| {
                 let is_named =
@@ -124,14 +167,7 @@ impl Sandboxes {
             };
             let applied = changes.apply(data, &workspace, &guard, wants);
             let applied = applied.map_err(|error| Fault::internal("applying changes", error))?;
-            let shown = |one: saggar_sandbox::Applied| AppliedChange {
-                path: one.path.to_string(),
-                refused: match one.outcome {
-                    ApplyOutcome::Done => None,
-                    ApplyOutcome::Refused(why) => Some(why),
-                },
-            };
-            Ok(applied.into_iter().map(shown).collect())
+            Ok(AppliedChanges { changes: applied.into_iter().map(shown).collect(), branch: None })
         })
         .await
     }
@@ -164,7 +200,7 @@ impl Sandboxes {
                 left = rest.unwrap_or(0);
                 rest.map(|_| text).ok_or(NoDiff::Omitted)
             };
-            let picked = changes.entries().iter().filter(is_picked);
+            let picked = changes.entries().iter().filter(|entry| !changes.is_of_git(entry)).filter(is_picked);
             Ok(picked.map(|entry| ChangeDiff { text: compare(entry), entry: entry.clone() }).collect())
         })
         .await
@@ -200,6 +236,16 @@ impl Sandboxes {
             work(this.data(), changes)
         });
         done.await.map_err(|error| Fault::internal("working on changes", error))?
+    }
+}
+
+fn shown(one: saggar_sandbox::Applied) -> AppliedChange {
+    AppliedChange {
+        path: one.path.to_string(),
+        refused: match one.outcome {
+            ApplyOutcome::Done => None,
+            ApplyOutcome::Refused(why) => Some(why),
+        },
     }
 }
 

@@ -12,6 +12,7 @@ use rustix::fs::{
     AtFlags, Mode, OFlags, Stat, fchmod, fstat, linkat, mkdirat, openat, renameat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use saggar_domain::{Code, Problem};
 
 use super::compare::{copy, open_directory};
 use super::entry::{Base, Change, Entry, Kind, Name};
@@ -20,6 +21,7 @@ use super::store::Changes;
 use crate::acting::ActingAs;
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
+use crate::worktree::{Import, Imported, Repository};
 
 /// Whether an entry is to be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,42 @@ pub enum ApplyOutcome {
     Refused(String),
 }
 
+/// What applying a worktree did.
+#[derive(Debug)]
+pub struct AppliedBranch {
+    pub results: Vec<Applied>,
+    /// The name of the branch and the commit that it leads to; `None` if there was nothing to make one of.
+    pub branch: Option<(String, String)>,
+}
+
 impl Changes {
+    /// Applies a worktree to a branch of the workspace's repository: its commits, and files that were not committed. The working tree
+    /// isn't touched.
+    pub fn apply_to_branch(
+        self,
+        data: &DataDirectory,
+        workspace: &HostTree,
+        wanted: impl Fn(&Entry) -> Wanted,
+    ) -> Result<AppliedBranch, Problem> {
+        let failed = |why: String| {
+            Problem::new(
+                Code::InvalidWorkspace,
+                format!("the branch of the worktree was not made: {why}"),
+                "the changes stay kept; `saggar changes diff` shows them, and `drop` forgets them",
+            )
+        };
+        let repository = Repository::open(workspace)?;
+        let import = Import::begin(&self, repository)?;
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+        let before = self.worktree().and_then(|worktree| worktree.branch);
+        let Imported { results, tip } = import.apply(wanted, before, now).map_err(failed)?;
+        let branch = tip.map(|tip| (format!("saggar/{}", self.id()), tip.to_string()));
+        let done = results.iter().filter(|result| result.outcome == ApplyOutcome::Done);
+        let done: Vec<Name> = done.map(|result| result.path.clone()).collect();
+        self.forget_of_worktree(data, &done, tip).map_err(|error| failed(error.kind().to_string()))?;
+        Ok(AppliedBranch { results, branch })
+    }
+
     /// Applies the entries that `wanted` selects: parents before their contents, and removals deepest first.
     pub fn apply(
         self,

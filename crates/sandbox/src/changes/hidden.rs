@@ -31,6 +31,10 @@ impl Changes {
                 && (name == b"index" || name.starts_with(b"sharedindex."))
         };
         let mut all = Vec::new();
+        if self.is_of_worktree() {
+            // Its index is never applied.
+            return all;
+        }
         for entry in self.entries().iter().filter(is_index) {
             let Some(now) = self.content(entry).ok().and_then(marked) else { continue };
             let before =

@@ -14,13 +14,13 @@ mod hidden;
 mod store;
 mod unified;
 
-pub use apply::{Applied, ApplyOutcome, Wanted};
+pub use apply::{Applied, AppliedBranch, ApplyOutcome, Wanted};
 pub(crate) use collect::collect;
-pub(crate) use compare::open_file;
+pub(crate) use compare::{WITHIN, open_directory, open_file};
 pub(crate) use entry::Base;
 pub use entry::{Change, Entry, Kind, Name, Skipped, is_plain};
 pub use guard::Guard;
 pub use hidden::Hidden;
 pub use store::Changes;
-pub(crate) use store::{Pending, forget_orphans, forget_pending};
+pub(crate) use store::{Pending, Worktree, forget_orphans, forget_pending};
 pub use unified::Unified;

@@ -8,12 +8,15 @@ use rustix::io::Errno;
 use saggar_domain::{Code, HostPath, HostUser, Problem, SandboxId};
 use serde::{Deserialize, Serialize};
 
-use super::compare::{GoOn, copy, open_file};
+use super::compare::{GoOn, copy, open_directory, open_file};
 use super::entry::{Change, Entry, Kind, Name, Skipped};
 use crate::data::DataDirectory;
 use crate::host_tree::HostTree;
+use crate::worktree::{ObjectId, Objects};
 
 const SCHEMA: &str = "saggar.changes/v1";
+/// Of a worktree: earlier versions would apply its files to the workspace.
+const WORKTREE_SCHEMA: &str = "saggar.changes/v2";
 const MANIFEST: &str = "manifest.json";
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 /// Text longer than this is not compared line by line.
@@ -41,8 +44,20 @@ struct Manifest {
     /// Paths that were protected when the sandbox ran.
     #[serde(default)]
     protected: Vec<String>,
+    /// Set if they are of a worktree of the workspace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worktree: Option<Worktree>,
     entries: Vec<Entry>,
     skipped: Vec<Skipped>,
+}
+
+/// Where a worktree started, and what became of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Worktree {
+    pub(crate) commit: ObjectId,
+    /// Where the branch was left that was made of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) branch: Option<ObjectId>,
 }
 
 /// Both sides of a changed text file.
@@ -143,6 +158,7 @@ impl Pending {
         id: &SandboxId,
         workspace: &HostTree,
         protected: Vec<String>,
+        worktree: Option<Worktree>,
     ) -> std::io::Result<u64> {
         let count = (self.entries.len() + self.skipped.len()) as u64 + self.unnamed;
         if count == 0 {
@@ -157,11 +173,12 @@ impl Pending {
             skipped.push(Skipped { path: Name(b".".to_vec()), why });
         }
         let manifest = Manifest {
-            schema: SCHEMA.to_owned(),
+            schema: if worktree.is_some() { WORKTREE_SCHEMA } else { SCHEMA }.to_owned(),
             workspace: workspace.path.display().to_string(),
             workspace_inode: Some(workspace.inode),
             workspace_user: workspace.user,
             protected,
+            worktree,
             entries: std::mem::take(&mut self.entries),
             skipped,
         };
@@ -209,7 +226,8 @@ impl Changes {
         let file = open_file(directory.as_fd(), MANIFEST.as_bytes()).map_err(|errno| unreadable(&errno.to_string()))?;
         let manifest: Manifest = serde_json::from_reader(std::io::BufReader::new(std::fs::File::from(file)))
             .map_err(|error| unreadable(&error.to_string()))?;
-        if manifest.schema != SCHEMA {
+        let expected = if manifest.worktree.is_some() { WORKTREE_SCHEMA } else { SCHEMA };
+        if manifest.schema != expected {
             return Err(unreadable(&format!("they have the unknown schema {:?}", manifest.schema)));
         }
         Ok(Self { id, directory, manifest })
@@ -256,7 +274,21 @@ impl Changes {
         &self.manifest.protected
     }
 
-    pub(crate) fn difference(&self, workspace: &HostTree, entry: &Entry) -> Difference {
+    pub(crate) fn worktree(&self) -> Option<&Worktree> {
+        self.manifest.worktree.as_ref()
+    }
+
+    /// The objects of the workspace's repository, if these are changes of a worktree.
+    pub(crate) fn objects(&self, workspace: &HostTree) -> Option<Objects<'static>> {
+        self.worktree()?;
+        let acting = workspace.acting();
+        let top = open_directory(workspace.fd.as_fd(), b".git/objects").ok()?;
+        drop(acting);
+        Objects::of_directory(top, workspace.user).ok()
+    }
+
+    /// `objects` is where the earlier contents are if these are changes of a worktree.
+    pub(crate) fn difference(&self, workspace: &HostTree, entry: &Entry, objects: Option<&Objects<'_>>) -> Difference {
         let read = |file: Result<OwnedFd, Errno>| -> Option<String> {
             let file = std::fs::File::from(file.ok()?);
             let metadata = file.metadata().ok()?;
@@ -269,6 +301,11 @@ impl Changes {
         };
         let before = match entry.change {
             Change::Added => Some(String::new()),
+            Change::Modified | Change::Removed | Change::Mode if self.worktree().is_some() => {
+                let content = objects.and_then(|objects| self.at_start(objects, entry.path.as_bytes()).ok());
+                let text = content.filter(|content| content.len() as u64 <= DIFF_LEN_MAX);
+                text.and_then(|content| String::from_utf8(content).ok()).filter(|text| !text.contains('\0'))
+            }
             Change::Modified | Change::Removed | Change::Mode => {
                 let acting = workspace.acting();
                 let file = open_file(workspace.fd.as_fd(), entry.path.as_bytes());
@@ -289,6 +326,20 @@ impl Changes {
     pub(crate) fn content(&self, entry: &Entry) -> Result<OwnedFd, Errno> {
         let blob = entry.blob.ok_or(Errno::NOENT)?;
         open_file(self.directory.as_fd(), blob.to_string().as_bytes())
+    }
+
+    /// The same for a worktree. Its git directory stays until nothing else is left to apply.
+    pub(crate) fn forget_of_worktree(
+        mut self,
+        data: &DataDirectory,
+        applied: &[Name],
+        branch: Option<ObjectId>,
+    ) -> std::io::Result<()> {
+        if let Some(worktree) = &mut self.manifest.worktree {
+            worktree.branch = branch.or(worktree.branch);
+        }
+        let is_left = |entry: &&Entry| !entry.path.is_within(b".git") && !applied.contains(&entry.path);
+        if self.entries().iter().find(is_left).is_none() { self.drop_all(data) } else { self.forget(data, applied) }
     }
 
     /// Drops the entries that were applied, and the whole directory if none is left.

@@ -10,6 +10,7 @@ use similar::TextDiff;
 use super::entry::{Change, Entry, Kind};
 use super::store::{Changes, Difference};
 use crate::host_tree::HostTree;
+use crate::worktree::Objects;
 
 /// Time limit for computing minimal diffs; after it, diffs are coarse.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,11 +21,13 @@ const CLOSE_MAX: usize = 10_000;
 #[derive(Debug)]
 pub struct Unified {
     deadline: Instant,
+    /// The objects of a repository, once they are open.
+    objects: Option<Objects<'static>>,
 }
 
 impl Unified {
     pub fn begin() -> Self {
-        Self { deadline: Instant::now() + PATIENCE }
+        Self { deadline: Instant::now() + PATIENCE, objects: None }
     }
 
     /// Whether a change is one of contents.
@@ -34,7 +37,10 @@ impl Unified {
 
     /// The diff of one file; `None` if a side is not text, or too long.
     pub fn of(&mut self, changes: &Changes, workspace: &HostTree, entry: &Entry) -> Option<String> {
-        match changes.difference(workspace, entry) {
+        if self.objects.is_none() {
+            self.objects = changes.objects(workspace);
+        }
+        match changes.difference(workspace, entry, self.objects.as_ref()) {
             Difference::Binary => None,
             Difference::Text(before, after) => {
                 let (old, new) = (format!("a/{}", entry.path), format!("b/{}", entry.path));

@@ -17,6 +17,7 @@ use crate::disk;
 use crate::reaper::Leftover;
 use crate::report::Report;
 use crate::volume;
+use crate::worktree::plant_repository;
 
 /// Below this rate a guest is interpreted, even if KVM is present.
 const HARDWARE_MIPS: u64 = 50;
@@ -123,6 +124,7 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
         FsMode::ReadOnly => "read-only bind mount, and Landlock",
         FsMode::WorkspaceWrite => "bind mount, protected paths on read-only mounts",
         FsMode::Scratch => "overlay on private storage",
+        FsMode::Worktree => "overlay over a checkout that Saggar makes itself",
     };
     if !is_ready {
         return Capability::unsupported(mode.as_str(), mechanism, "the tier it needs is not ready", "see the tier");
@@ -131,7 +133,8 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
     let kept = trials.workspace().join("kept");
     let before = std::fs::create_dir_all(&kept)
         .and_then(|()| std::fs::write(kept.join("file"), ""))
-        .and_then(|()| std::fs::write(&file, "before"));
+        .and_then(|()| std::fs::write(&file, "before"))
+        .and_then(|()| if mode == FsMode::Worktree { plant_repository(trials.workspace(), b"before") } else { Ok(()) });
     let draft = Draft { fs: Some(mode), ..trials.with_workspace() };
     let report = trials
         .sh(draft, "echo after > trial && grep -q after trial && rm -r kept && mkdir kept && test -z \"$(ls kept)\"");
@@ -140,13 +143,13 @@ fn filesystem(trials: &Trials<'_>, mode: FsMode, is_ready: bool) -> Capability {
         && match mode {
             FsMode::ReadOnly => report.status == ExecStatus::Exited && !succeeded(&report) && after == "before",
             FsMode::WorkspaceWrite => succeeded(&report) && after == "after\n",
-            FsMode::Scratch => succeeded(&report) && after == "before",
+            FsMode::Scratch | FsMode::Worktree => succeeded(&report) && after == "before",
         };
     if is_as_promised {
         let reason = match mode {
             FsMode::ReadOnly => "a write was refused",
             FsMode::WorkspaceWrite => "a write reached the host",
-            FsMode::Scratch => "a write was seen inside and did not reach the host",
+            FsMode::Scratch | FsMode::Worktree => "a write was seen inside and did not reach the host",
         };
         return Capability::supported(mode.as_str(), mechanism, reason);
     }

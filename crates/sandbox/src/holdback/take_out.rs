@@ -173,7 +173,7 @@ fn keep(data: &DataDirectory, id: &SandboxId, workspace: &HostTree, findings: &[
             Err(errno) => pending.skip(&finding.path, &format!("it can't be read ({errno}); it was removed")),
         }
     }
-    pending.finish(id, workspace, Vec::new())
+    pending.finish(id, workspace, Vec::new(), None)
 }
 
 fn entry_of(workspace: &HostTree, finding: &Finding, pending: &mut Pending, room: &mut u64) -> Result<Entry, Errno> {

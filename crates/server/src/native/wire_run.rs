@@ -65,6 +65,11 @@ pub(crate) fn check(agent: &api::Agent) -> Result<(), Refusal> {
 /// The directory that a request names. A path is only for a user of this host.
 pub(crate) fn directory(start: &api::StartRun, caller: Option<HostUser>) -> Result<Option<OwnDirectory>, Refusal> {
     match (&start.directory, caller) {
+        (None, _) if start.agent.sandbox.fs.is_some() && start.agent.sandbox.workspace.is_none() => Err(Refusal::new(
+            api::Code::Contradiction,
+            "the agent's sandbox.fs says how a directory of the host is mounted, and none is named",
+            "name one with directory or sandbox.workspace, or leave sandbox.fs out",
+        )),
         (None, _) => Ok(None),
         (Some(_), _) if start.agent.sandbox.workspace.is_some() => Err(Refusal::new(
             api::Code::Contradiction,

@@ -7,7 +7,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::{DeadlineAction, EndReason, Labels, SandboxId};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, SandboxId};
 use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
@@ -113,9 +113,11 @@ impl RunSandbox {
 
     /// Waits for a sandbox that is being created: its creator may have died, which takes a while to detect.
     async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
+        let (agent, workspace) = (&self.about.agent.sandbox, self.workspace());
+        let fs = agent.fs.filter(|_| workspace.is_some());
         let new = NewSandbox {
-            spec: self.about.agent.sandbox.draft(),
-            workspace: self.workspace(),
+            spec: Draft { fs, ..agent.draft() },
+            workspace,
             labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
