@@ -136,12 +136,12 @@ impl Gateway {
         };
         loop {
             match reading.next().await.and_then(|heard| call.held(&reading).map(|()| heard)) {
-                Ok(Some(_)) => {}
+                Ok(Some(_)) => call.so_far = Some(reading.usage(call.input)),
                 Ok(None) => break,
                 Err(failure) => {
                     let usage = reading.usage(call.input);
                     call.settle(usage, failure.kind.as_str()).await;
-                    return Err(failure.billed(usage));
+                    return Err(failure.billed(call.with_lost(usage)));
                 }
             }
         }

@@ -55,6 +55,10 @@ pub(crate) struct Call {
     pub input: u64,
     /// What was billed by attempts that came to nothing.
     pub lost: TokenUsage,
+    /// What is billed for an attempt beside the last one, while both are under way.
+    beside: TokenUsage,
+    /// What an answer that is read as a whole has come to so far.
+    pub so_far: Option<TokenUsage>,
     last: Option<Origin>,
     /// There is a budget, so that every reply has a limit.
     pub is_limited: bool,
@@ -126,6 +130,8 @@ impl Gateway {
             asked,
             input,
             lost: TokenUsage::default(),
+            beside: TokenUsage::default(),
+            so_far: None,
             last: None,
             is_limited: false,
             is_reserved: false,
@@ -240,6 +246,7 @@ impl Call {
     async fn hedged(&mut self, first: Admitted<'_>, second: &Arc<Target>, after: Duration) -> Result<Begun, Failure> {
         let gateway = self.gateway.clone();
         let (asked, is_limited, project) = (self.asked.clone(), self.is_limited, self.keys_project());
+        self.last = Some(first.target.origin());
         let mut one = Box::pin(attempt_of(&gateway, &asked, first.target, is_limited, &project));
         if let Ok(outcome) = timeout(after, &mut one).await {
             return self.told(first, outcome);
@@ -248,6 +255,8 @@ impl Call {
             let outcome = one.await;
             return self.told(first, outcome);
         };
+        // If this call is dropped now, both have read the prompt.
+        self.beside = self.prompt_of(second.target);
         let mut other = Box::pin(attempt_of(&gateway, &asked, second.target, is_limited, &project));
         // The one that is dropped has read the prompt, and is billed for it.
         let (target, outcome, loser) = tokio::select! {
@@ -266,6 +275,7 @@ impl Call {
                 }
             },
         };
+        self.beside = TokenUsage::default();
         if let Some(loser) = loser {
             self.lose(loser.target);
         }
@@ -304,9 +314,19 @@ impl Call {
 
     /// The prompt is billed, as we count it.
     fn lose(&mut self, target: &Target) {
+        self.lost = self.lost.plus(self.prompt_of(target));
+    }
+
+    fn prompt_of(&self, target: &Target) -> TokenUsage {
         let mut usage = TokenUsage { input: self.input, source: UsageSource::Estimated, ..TokenUsage::default() };
         usage.cost = target.prices.cost(&usage);
-        self.lost = self.lost.plus(usage);
+        usage
+    }
+
+    /// A usage, with what earlier attempts were billed.
+    pub(crate) fn with_lost(&self, usage: TokenUsage) -> TokenUsage {
+        let lost = [self.lost, self.beside].into_iter().filter(|lost| *lost != TokenUsage::default());
+        lost.fold(usage, TokenUsage::plus)
     }
 
     pub(crate) fn keys_project(&self) -> ProjectId {
@@ -319,17 +339,12 @@ impl Call {
             return;
         }
         let bill = self.bill(usage, outcome);
-        if let Err(why) = self.gateway.0.world.settle(bill).await {
-            tracing::error!(
-                error = why,
-                call = self.id,
-                "booking a model call failed; what was set aside for it stays spent"
-            );
-        }
+        // On its own, so that it is done even if this call is dropped meanwhile. Only a runtime that stops cancels it.
+        let _ = tokio::spawn(book(Arc::clone(&self.gateway.0.world), bill)).await;
     }
 
     fn bill(&self, usage: TokenUsage, outcome: &'static str) -> Bill {
-        let usage = if self.lost == TokenUsage::default() { usage } else { usage.plus(self.lost) };
+        let usage = self.with_lost(usage);
         let (day, _) = self.gateway.0.world.now();
         Bill {
             call: self.id.clone(),
@@ -349,29 +364,28 @@ impl Call {
     }
 }
 
-/// A call that is dropped in the middle, because the client left before the answer began: its prompt may be billed.
+/// A call that is dropped in the middle, because the client left: its prompt may be billed, and what came of the answer.
 impl Drop for Call {
     fn drop(&mut self) {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
-        let mut usage = TokenUsage { source: UsageSource::Estimated, ..TokenUsage::default() };
-        if let Some(target) =
-            self.last.as_ref().and_then(|last| self.route.all().find(|target| target.origin() == *last))
-        {
-            usage.input = self.input;
-            usage.cost = target.prices.cost(&usage);
-        }
+        let last = self.last.as_ref().and_then(|last| self.route.all().find(|target| target.origin() == *last));
+        let none = TokenUsage { source: UsageSource::Estimated, ..TokenUsage::default() };
+        let usage = self.so_far.or_else(|| last.map(|target| self.prompt_of(target))).unwrap_or(none);
         let bill = self.bill(usage, FailureKind::Cancelled.as_str());
         let world = Arc::clone(&self.gateway.0.world);
         // Outside of a runtime nothing can be stored, and what was set aside stays spent.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move {
-                if let Err(why) = world.settle(bill).await {
-                    tracing::error!(error = why, "booking a model call failed; what was set aside for it stays spent");
-                }
-            });
+            runtime.spawn(book(world, bill));
         }
+    }
+}
+
+async fn book(world: Arc<dyn World>, bill: Bill) {
+    let call = bill.call.clone();
+    if let Err(why) = world.settle(bill).await {
+        tracing::error!(error = why, call, "booking a model call failed; what was set aside for it stays spent");
     }
 }
 

@@ -61,9 +61,10 @@ impl Gateway {
                 Err(failure) => {
                     let usage = reading.usage(call.input);
                     call.settle(usage, failure.kind.as_str()).await;
-                    return Err(failure.billed(usage));
+                    return Err(failure.billed(call.with_lost(usage)));
                 }
             };
+            call.so_far = Some(reading.usage(call.input));
             for event in heard.into_iter().flat_map(|heard| heard.means) {
                 tell(event, &mut kinds, &mut follower);
             }

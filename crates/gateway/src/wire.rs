@@ -7,6 +7,7 @@ pub(crate) mod anthropic;
 pub(crate) mod carried;
 pub(crate) mod chat;
 pub(crate) mod gemini;
+mod numbering;
 mod provider_error;
 pub(crate) mod responses;
 mod stop;

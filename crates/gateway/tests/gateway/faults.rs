@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::model::UsageSource;
+use saggar_domain::model::{Message, ModelRequest, Part, Role, UsageSource};
 use saggar_domain::secret::Slot;
 use saggar_gateway::{Answer, ClientWire, FailureKind};
 use serde_json::{Value, json};
@@ -155,6 +155,39 @@ async fn a_client_that_leaves_ends_the_providers_stream_within_100_ms() {
 }
 
 #[tokio::test]
+async fn a_call_that_is_dropped_is_billed_for_all_that_has_come() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    // In the middle of the answer.
+    provider.answer(vec![sse(BEGUN), Act::WaitForClose]);
+    let came = Arc::new(Notify::new());
+    let call = tokio::spawn({
+        let (gateway, came) = (gateway.clone(), Arc::clone(&came));
+        let messages = vec![Message::new(Role::User, vec![Part::text("x")])];
+        let request = ModelRequest::new("m".parse().unwrap(), messages);
+        async move { gateway.call(caller(), request, |_| came.notify_one()).await }
+    });
+    came.notified().await;
+    call.abort();
+    let bill = world.booked(1).await.pop().unwrap();
+    assert_eq!((bill.outcome, bill.usage.source, bill.usage.output), ("cancelled", UsageSource::Estimated, 5));
+    // While it is being booked.
+    provider.answer(vec![whole(r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9}}"#)]);
+    let call = tokio::spawn({
+        let gateway = gateway.clone();
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+        async move { gateway.answer(caller(), ask(ClientWire::Chat, &body)).await }
+    });
+    // The first time was for the call before.
+    world.booking.notified().await;
+    world.booking.notified().await;
+    call.abort();
+    let bill = world.booked(2).await.pop().unwrap();
+    assert_eq!((bill.outcome, bill.usage.input, bill.usage.output), ("ok", 7, 9));
+}
+
+#[tokio::test]
 async fn a_provider_that_is_silent_is_given_up() {
     let (provider, (slot, host)) = (Provider::start().await, bound());
     let world = TestWorld::new(slot, host);
@@ -215,7 +248,9 @@ async fn a_slow_target_is_hedged_and_both_are_billed() {
         slow.port, fast.port
     );
     slow.always(vec![Act::WaitForClose]);
-    fast.always(vec![sse(CHAT)]);
+    fast.answer(vec![sse(CHAT)]);
+    // Neither answers before the client leaves.
+    fast.always(vec![Act::WaitForClose]);
     let gateway = gateway(&world, &catalogue);
     let got = text(gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
     assert!(got.contains("Hi"), "{got}");
@@ -223,6 +258,17 @@ async fn a_slow_target_is_hedged_and_both_are_billed() {
     let bill = world.booked(1).await.pop().unwrap();
     assert!(bill.usage.cost.0 > 0 && bill.usage.source == UsageSource::Estimated, "{bill:?}");
     assert!(bill.usage.input > 1000, "the prompts of both: {bill:?}");
+    let call = tokio::spawn({
+        let gateway = gateway.clone();
+        async move { gateway.answer(caller(), ask(ClientWire::Chat, &streamed())).await }
+    });
+    while fast.requests().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    call.abort();
+    let left = world.booked(2).await.pop().unwrap();
+    let prompt = bill.usage.input - 1000;
+    assert_eq!((left.outcome, left.usage.input), ("cancelled", 2 * prompt), "{left:?}, and before {bill:?}");
 }
 
 #[tokio::test]

@@ -26,6 +26,8 @@ pub struct Books {
 }
 
 pub struct TestWorld {
+    /// Told when a call is about to be booked. The booking takes another turn of the runtime.
+    pub booking: tokio::sync::Notify,
     out: WayOut,
     pub books: Mutex<Books>,
     /// The slot and the host that every key is bound to.
@@ -37,7 +39,7 @@ impl TestWorld {
         let upstream = Upstream { servers: Vec::new(), hosts: Default::default(), own: Vec::new() };
         let outside = Outside::new(upstream, &Roots::from_pem(Vec::new())).expect("TLS needs nothing");
         let out = WayOut { outside: Arc::new(outside), own: Vec::new() };
-        Arc::new(Self { out, books: Mutex::default(), bound: (slot, host) })
+        Arc::new(Self { booking: Default::default(), out, books: Mutex::default(), bound: (slot, host) })
     }
 
     pub fn bills(&self) -> Vec<Bill> {
@@ -92,6 +94,8 @@ impl World for TestWorld {
 
     fn settle(&self, bill: Bill) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async move {
+            self.booking.notify_one();
+            tokio::task::yield_now().await;
             let mut books = self.books.lock().expect("no test panics inside");
             assert_eq!(books.reserved.remove(&bill.call).is_some(), bill.is_reserved);
             assert!(books.bills.iter().all(|other| other.call != bill.call), "a call is booked once");

@@ -7,15 +7,14 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{Counted, PartKind, ReplyEvent};
-use crate::wire::chat::stream::unique;
+use crate::wire::numbering::Numbering;
 use crate::wire::{said, stop};
 
 #[derive(Debug)]
 pub(crate) struct AnthropicStream {
     origin: Origin,
-    parts: usize,
+    numbering: Numbering,
     blocks: BTreeMap<u64, Block>,
-    ids: Vec<String>,
     is_complete: bool,
 }
 
@@ -39,7 +38,7 @@ enum BlockKind {
 
 impl AnthropicStream {
     pub(crate) fn new(origin: Origin) -> Self {
-        Self { origin, parts: 0, blocks: BTreeMap::new(), ids: Vec::new(), is_complete: false }
+        Self { origin, numbering: Numbering::default(), blocks: BTreeMap::new(), is_complete: false }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -49,7 +48,7 @@ impl AnthropicStream {
     pub(crate) fn event(&mut self, data: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
         match data["type"].as_str().unwrap_or_default() {
             "message_start" => events.extend(counted(&data["message"]["usage"]).map(ReplyEvent::Used)),
-            "content_block_start" => self.start(data, events),
+            "content_block_start" => self.start(data, events)?,
             "content_block_delta" => self.delta(data, events),
             "content_block_stop" => self.stop(data, events),
             "message_delta" => {
@@ -76,15 +75,14 @@ impl AnthropicStream {
         Ok(())
     }
 
-    fn start(&mut self, data: &Value, events: &mut Vec<ReplyEvent>) {
+    fn start(&mut self, data: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
         let (index, block) = (data["index"].as_u64().unwrap_or(0), &data["content_block"]);
-        let part = self.parts;
-        self.parts += 1;
+        let part = self.numbering.part()?;
         let (kind, begins) = match block["type"].as_str() {
             Some("text") => (BlockKind::Text, Some((PartKind::Text, block["text"].as_str()))),
             Some("thinking") => (BlockKind::Thinking, Some((PartKind::Reasoning, block["thinking"].as_str()))),
             Some("tool_use") => {
-                let id = unique(block["id"].as_str(), &mut self.ids);
+                let id = self.numbering.id(block["id"].as_str())?;
                 let name = block["name"].as_str().unwrap_or_default().to_owned();
                 (BlockKind::Call, Some((PartKind::Call { id, name, verbatim: None }, None)))
             }
@@ -103,6 +101,7 @@ impl AnthropicStream {
             }
         }
         self.blocks.insert(index, begun);
+        Ok(())
     }
 
     fn delta(&mut self, data: &Value, events: &mut Vec<ReplyEvent>) {

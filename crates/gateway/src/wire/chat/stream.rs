@@ -7,19 +7,19 @@ use serde_json::Value;
 
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{Counted, PartKind, ReplyEvent};
+use crate::wire::numbering::Numbering;
 use crate::wire::{said, stop};
 
-/// Maximum number of tool calls of one reply.
-const CALLS_MAX: usize = 1_024;
+/// Maximum number of choices of one reply.
+const CHOICES_MAX: usize = 1_024;
 
 #[derive(Debug, Default)]
 pub(crate) struct ChatStream {
-    parts: usize,
+    numbering: Numbering,
     /// The text, reasoning or refusal that is being written, with its part.
     open: Option<(PartKind, usize)>,
     /// Calls by their index, with their parts.
     calls: BTreeMap<u64, usize>,
-    ids: Vec<String>,
     /// Choices that have begun and not ended.
     unfinished: BTreeMap<u64, bool>,
 }
@@ -39,6 +39,10 @@ impl ChatStream {
         }
         for choice in data["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().unwrap_or(0);
+            if self.unfinished.len() >= CHOICES_MAX && !self.unfinished.contains_key(&index) {
+                let message = format!("the provider's reply has more than {CHOICES_MAX} choices");
+                return Err(Failure::new(FailureKind::Upstream, message));
+            }
             let is_open = self.unfinished.entry(index).or_insert(true);
             let reason = choice["finish_reason"].as_str();
             if reason.is_some() {
@@ -51,7 +55,7 @@ impl ChatStream {
                     let ended = std::mem::take(&mut self.calls);
                     events.extend(ended.into_values().map(|part| ReplyEvent::Ended { part, verbatim: None }));
                     let reason = match stop::from_chat(reason) {
-                        Stop::End if !self.ids.is_empty() => Stop::ToolCalls,
+                        Stop::End if self.numbering.has_calls() => Stop::ToolCalls,
                         reason => reason,
                     };
                     events.push(ReplyEvent::Stopped(reason));
@@ -74,7 +78,7 @@ impl ChatStream {
             if let Some(text) = delta[name].as_str()
                 && !text.is_empty()
             {
-                self.write(kind, text, events);
+                self.write(kind, text, events)?;
             }
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
@@ -83,17 +87,18 @@ impl ChatStream {
         Ok(())
     }
 
-    fn write(&mut self, kind: PartKind, text: &str, events: &mut Vec<ReplyEvent>) {
+    fn write(&mut self, kind: PartKind, text: &str, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
         let part = match &self.open {
             Some((open, part)) if *open == kind => *part,
             _ => {
                 self.close(events);
-                let part = self.begin(kind.clone(), events);
+                let part = self.begin(kind.clone(), events)?;
                 self.open = Some((kind, part));
                 part
             }
         };
         events.push(ReplyEvent::Delta { part, text: text.to_owned() });
+        Ok(())
     }
 
     fn call(&mut self, call: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
@@ -103,7 +108,7 @@ impl ChatStream {
         let index = call["index"].as_u64().unwrap_or_else(|| {
             let last = self.calls.last_key_value().map(|(index, _)| *index);
             match (name, last) {
-                (Some(_), Some(last)) => last + 1,
+                (Some(_), Some(last)) => last.saturating_add(1),
                 (None, Some(last)) => last,
                 (_, None) => 0,
             }
@@ -116,16 +121,10 @@ impl ChatStream {
                     "the provider's stream continues a tool call that never began",
                 ));
             }
-            (None, Some(_)) if self.calls.len() >= CALLS_MAX => {
-                return Err(Failure::new(
-                    FailureKind::Upstream,
-                    format!("the provider requests more than {CALLS_MAX} tool calls"),
-                ));
-            }
             (None, Some(name)) => {
                 self.close(events);
-                let id = unique(call["id"].as_str(), &mut self.ids);
-                let part = self.begin(PartKind::Call { id, name: name.to_owned(), verbatim: None }, events);
+                let id = self.numbering.id(call["id"].as_str())?;
+                let part = self.begin(PartKind::Call { id, name: name.to_owned(), verbatim: None }, events)?;
                 self.calls.insert(index, part);
                 part
             }
@@ -142,11 +141,10 @@ impl ChatStream {
         Ok(())
     }
 
-    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> usize {
-        let part = self.parts;
-        self.parts += 1;
+    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> Result<usize, Failure> {
+        let part = self.numbering.part()?;
         events.push(ReplyEvent::Began { part, kind });
-        part
+        Ok(part)
     }
 
     fn close(&mut self, events: &mut Vec<ReplyEvent>) {
@@ -154,26 +152,6 @@ impl ChatStream {
             events.push(ReplyEvent::Ended { part, verbatim: None });
         }
     }
-}
-
-/// The id of a call: the provider's, unless it is absent or was used before.
-pub(crate) fn unique(id: Option<&str>, ids: &mut Vec<String>) -> String {
-    let wanted = id.filter(|id| !id.is_empty()).map_or_else(minted, str::to_owned);
-    let mut id = wanted.clone();
-    let mut number = 2;
-    while ids.contains(&id) {
-        id = format!("{wanted}_{number}");
-        number += 1;
-    }
-    ids.push(id.clone());
-    id
-}
-
-fn minted() -> String {
-    let mut bytes = [0; 12];
-    // It need not be hard to guess, only new.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes.iter().fold("call_".to_owned(), |id, byte| format!("{id}{byte:02x}"))
 }
 
 pub(crate) fn counted(usage: &Value) -> Option<Counted> {

@@ -5,22 +5,21 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{Counted, PartKind, ReplyEvent};
-use crate::wire::chat::stream::unique;
+use crate::wire::numbering::Numbering;
 use crate::wire::{said, stop};
 
 #[derive(Debug)]
 pub(crate) struct GeminiStream {
     origin: Origin,
-    parts: usize,
+    numbering: Numbering,
     /// The text or thought that is being written.
     open: Option<(PartKind, usize)>,
-    ids: Vec<String>,
     is_complete: bool,
 }
 
 impl GeminiStream {
     pub(crate) fn new(origin: Origin) -> Self {
-        Self { origin, parts: 0, open: None, ids: Vec::new(), is_complete: false }
+        Self { origin, numbering: Numbering::default(), open: None, is_complete: false }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -39,12 +38,12 @@ impl GeminiStream {
         }
         let candidate = &data["candidates"][0];
         for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
-            self.part(part, events);
+            self.part(part, events)?;
         }
         events.extend(counted(&data["usageMetadata"]).map(ReplyEvent::Used));
         let reason = match candidate["finishReason"].as_str() {
             // It also says so when it calls functions.
-            Some("STOP") if !self.ids.is_empty() => Some(Stop::ToolCalls),
+            Some("STOP") if self.numbering.has_calls() => Some(Stop::ToolCalls),
             Some(reason) => Some(stop::from_gemini(reason)),
             None if data["promptFeedback"]["blockReason"].is_string() => Some(Stop::ContentFilter),
             None => None,
@@ -57,7 +56,7 @@ impl GeminiStream {
         Ok(())
     }
 
-    fn part(&mut self, part: &Value, events: &mut Vec<ReplyEvent>) {
+    fn part(&mut self, part: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
         let signature = part["thoughtSignature"].as_str().map(|signature| {
             let data = json!({"thoughtSignature": signature}).to_string();
             Verbatim { wire: Wire::Gemini, origin: self.origin.clone(), data }
@@ -68,7 +67,7 @@ impl GeminiStream {
                 Some((open, number)) if *open == kind => *number,
                 _ => {
                     self.close(None, events);
-                    let number = self.begin(kind.clone(), events);
+                    let number = self.begin(kind.clone(), events)?;
                     self.open = Some((kind, number));
                     number
                 }
@@ -83,26 +82,25 @@ impl GeminiStream {
         } else if part["functionCall"].is_object() {
             self.close(None, events);
             let call = &part["functionCall"];
-            let id = unique(call["id"].as_str(), &mut self.ids);
+            let id = self.numbering.id(call["id"].as_str())?;
             let name = call["name"].as_str().unwrap_or_default().to_owned();
-            let number = self.begin(PartKind::Call { id, name, verbatim: signature.clone() }, events);
+            let number = self.begin(PartKind::Call { id, name, verbatim: signature.clone() }, events)?;
             let args = if call["args"].is_object() { call["args"].to_string() } else { "{}".to_owned() };
             events.push(ReplyEvent::Delta { part: number, text: args });
             events.push(ReplyEvent::Ended { part: number, verbatim: signature });
         } else if part.as_object().is_some_and(|part| !part.is_empty()) {
             self.close(None, events);
-            let number = self.parts;
-            self.parts += 1;
+            let number = self.numbering.part()?;
             let verbatim = Verbatim { wire: Wire::Gemini, origin: self.origin.clone(), data: part.to_string() };
             events.push(ReplyEvent::Opaque { part: number, verbatim });
         }
+        Ok(())
     }
 
-    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> usize {
-        let part = self.parts;
-        self.parts += 1;
+    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> Result<usize, Failure> {
+        let part = self.numbering.part()?;
         events.push(ReplyEvent::Began { part, kind });
-        part
+        Ok(part)
     }
 
     fn close(&mut self, verbatim: Option<Verbatim>, events: &mut Vec<ReplyEvent>) {

@@ -7,16 +7,15 @@ use serde_json::Value;
 
 use crate::failure::{Failure, FailureKind};
 use crate::reply::{Counted, PartKind, ReplyEvent};
-use crate::wire::chat::stream::unique;
+use crate::wire::numbering::Numbering;
 use crate::wire::said;
 
 #[derive(Debug)]
 pub(crate) struct ResponsesStream {
     origin: Origin,
-    parts: usize,
+    numbering: Numbering,
     /// Parts by their item and their place in it.
     open: BTreeMap<(u64, Place), usize>,
-    ids: Vec<String>,
     is_complete: bool,
 }
 
@@ -30,7 +29,7 @@ enum Place {
 
 impl ResponsesStream {
     pub(crate) fn new(origin: Origin) -> Self {
-        Self { origin, parts: 0, open: BTreeMap::new(), ids: Vec::new(), is_complete: false }
+        Self { origin, numbering: Numbering::default(), open: BTreeMap::new(), is_complete: false }
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -42,24 +41,24 @@ impl ResponsesStream {
         let content = data["content_index"].as_u64().unwrap_or(0);
         let delta = data["delta"].as_str().unwrap_or_default();
         match data["type"].as_str().unwrap_or_default() {
-            "response.output_text.delta" => self.write(item, Place::Content(content), PartKind::Text, delta, events),
-            "response.refusal.delta" => self.write(item, Place::Refusal(content), PartKind::Refusal, delta, events),
+            "response.output_text.delta" => self.write(item, Place::Content(content), PartKind::Text, delta, events)?,
+            "response.refusal.delta" => self.write(item, Place::Refusal(content), PartKind::Refusal, delta, events)?,
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-                self.write(item, Place::Reasoning, PartKind::Reasoning, delta, events);
+                self.write(item, Place::Reasoning, PartKind::Reasoning, delta, events)?;
             }
             "response.output_item.added" if data["item"]["type"] == "function_call" => {
-                self.call(item, &data["item"], events);
+                self.call(item, &data["item"], events)?;
             }
             "response.function_call_arguments.delta" => {
                 if let Some(part) = self.open.get(&(item, Place::Call)) {
                     events.push(ReplyEvent::Delta { part: *part, text: delta.to_owned() });
                 }
             }
-            "response.output_item.done" => self.done(item, &data["item"], events),
+            "response.output_item.done" => self.done(item, &data["item"], events)?,
             "response.completed" => {
                 let response = &data["response"];
                 events.extend(counted(&response["usage"]).map(ReplyEvent::Used));
-                let stop = if self.ids.is_empty() { Stop::End } else { Stop::ToolCalls };
+                let stop = if self.numbering.has_calls() { Stop::ToolCalls } else { Stop::End };
                 events.push(ReplyEvent::Stopped(stop));
                 self.is_complete = true;
             }
@@ -83,11 +82,18 @@ impl ResponsesStream {
         Ok(())
     }
 
-    fn write(&mut self, item: u64, place: Place, kind: PartKind, text: &str, events: &mut Vec<ReplyEvent>) {
+    fn write(
+        &mut self,
+        item: u64,
+        place: Place,
+        kind: PartKind,
+        text: &str,
+        events: &mut Vec<ReplyEvent>,
+    ) -> Result<(), Failure> {
         let part = match self.open.get(&(item, place)) {
             Some(part) => *part,
             None => {
-                let part = self.begin(kind, events);
+                let part = self.begin(kind, events)?;
                 self.open.insert((item, place), part);
                 part
             }
@@ -95,25 +101,25 @@ impl ResponsesStream {
         if !text.is_empty() {
             events.push(ReplyEvent::Delta { part, text: text.to_owned() });
         }
+        Ok(())
     }
 
-    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> usize {
-        let part = self.parts;
-        self.parts += 1;
+    fn begin(&mut self, kind: PartKind, events: &mut Vec<ReplyEvent>) -> Result<usize, Failure> {
+        let part = self.numbering.part()?;
         events.push(ReplyEvent::Began { part, kind });
-        part
+        Ok(part)
     }
 
-    fn call(&mut self, item: u64, call: &Value, events: &mut Vec<ReplyEvent>) -> usize {
-        let id = unique(call["call_id"].as_str(), &mut self.ids);
+    fn call(&mut self, item: u64, call: &Value, events: &mut Vec<ReplyEvent>) -> Result<usize, Failure> {
+        let id = self.numbering.id(call["call_id"].as_str())?;
         let name = call["name"].as_str().unwrap_or_default().to_owned();
-        let part = self.begin(PartKind::Call { id, name, verbatim: None }, events);
+        let part = self.begin(PartKind::Call { id, name, verbatim: None }, events)?;
         self.open.insert((item, Place::Call), part);
-        part
+        Ok(part)
     }
 
     /// The item as it is complete. What was not streamed of it comes now.
-    fn done(&mut self, index: u64, item: &Value, events: &mut Vec<ReplyEvent>) {
+    fn done(&mut self, index: u64, item: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
         let verbatim =
             |data: &Value| Verbatim { wire: Wire::Responses, origin: self.origin.clone(), data: data.to_string() };
         match item["type"].as_str().unwrap_or_default() {
@@ -121,8 +127,8 @@ impl ResponsesStream {
                 let verbatim = item["encrypted_content"].is_string().then(|| verbatim(item));
                 let part = match self.open.remove(&(index, Place::Reasoning)) {
                     Some(part) => part,
-                    None if verbatim.is_some() => self.begin(PartKind::Reasoning, events),
-                    None => return,
+                    None if verbatim.is_some() => self.begin(PartKind::Reasoning, events)?,
+                    None => return Ok(()),
                 };
                 events.push(ReplyEvent::Ended { part, verbatim });
             }
@@ -130,7 +136,7 @@ impl ResponsesStream {
                 let part = match self.open.remove(&(index, Place::Call)) {
                     Some(part) => part,
                     None => {
-                        let part = self.call(index, item, events);
+                        let part = self.call(index, item, events)?;
                         self.open.remove(&(index, Place::Call));
                         let text = item["arguments"].as_str().unwrap_or_default().to_owned();
                         events.push(ReplyEvent::Delta { part, text });
@@ -140,7 +146,8 @@ impl ResponsesStream {
                 events.push(ReplyEvent::Ended { part, verbatim: None });
             }
             "message" => {
-                let of_item: Vec<_> = self.open.keys().filter(|(item, _)| *item == index).copied().collect();
+                let places = (index, Place::Content(0))..=(index, Place::Call);
+                let of_item: Vec<_> = self.open.range(places).map(|(key, _)| *key).collect();
                 for key in of_item {
                     if let Some(part) = self.open.remove(&key) {
                         events.push(ReplyEvent::Ended { part, verbatim: None });
@@ -149,11 +156,11 @@ impl ResponsesStream {
             }
             _ => {
                 let verbatim = verbatim(item);
-                let part = self.parts;
-                self.parts += 1;
+                let part = self.numbering.part()?;
                 events.push(ReplyEvent::Opaque { part, verbatim });
             }
         }
+        Ok(())
     }
 }
 
