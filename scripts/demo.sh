@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A self-checking tour of the sandbox, the server and durable runs: each step prints its command, runs it, and compares the result with
 # the expected one. Exits with a non-zero status if any step differs. It starts its own server, on a free port with a temporary data
-# directory. The agent in demo/ has a script instead of a model, so neither an account nor a network is needed.
+# directory. One agent has a script instead of a model, and another one the model of a stand-in, so neither an account nor a network is needed.
 #
 # usage: demo.sh [PATH_OF_SAGGAR]
 set -uo pipefail
@@ -77,8 +77,17 @@ if [[ $EUID -eq 0 ]]; then
     check "the sandbox has a placeholder" said '^the sandbox has saggar-[0-9a-f]{32}$'
     check "the key was not shown to it, not even by the server" said_not 'the-real-key'
     check "the server got the key" grep -q '"authorization": "Bearer the-real-key-of-the-demo"' "$data/seen"
+
+    # A package index: one wheel, which is an archive that Python can import from.
+    wheel=$data/index/simple/centuries/centuries-1.0-py3-none-any.whl
+    mkdir -p "${wheel%/*}"
+    python3 -c 'import sys, zipfile; zipfile.ZipFile(sys.argv[1], "w").writestr("centuries.py", sys.argv[2])' "$wheel" \
+        $'def around(year):\n    return range(year - 4, year + 5, 4)\n'
+    SAGGAR_WORLD_FILES=$data/index "${world[@]}" "$(dirname "${BASH_SOURCE[0]}")/demo/story.sh" "$((steps + 1))" "$data/story" "$data/seen"
+    status=$?
+    if ((status <= 100)); then steps=$((steps + 4)) failures=$((failures + status)); else bad "the story was not told to its end"; fi
 else
-    tell "Not shown: the managed network and secrets. The demo makes a small internet of its own for them, and only root can. They need no root themselves."
+    tell "Not shown: the managed network, secrets, and an agent on a provider's wire. The demo makes a small internet of its own for them, and only root can. They need no root themselves."
 fi
 
 tell "An agent may edit its workspace, but not files that the host would later execute."
