@@ -152,6 +152,14 @@ async fn what_is_no_answer_of_this_api_is_not_taken_for_one() {
 }
 
 #[tokio::test]
+async fn a_model_that_fails_is_told_in_its_providers_words() {
+    let told = answer("502 Bad Gateway", "application/json", r#"{"error": {"message": "the key is wrong"}}"#);
+    let (url, _asked) = server(vec![told]).await;
+    let error = client(&url).try_model(&"coder".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.to_string(), "the key is wrong (status 502)");
+}
+
+#[tokio::test]
 async fn a_stream_is_taken_up_where_it_broke_off() {
     let started = json!({"type": "started", "exec_id": exec_id(), "pid": 2});
     let (url, asked) = server(vec![

@@ -60,10 +60,10 @@ pub(crate) async fn problem(status: StatusCode, headers: &HeaderMap, body: Incom
     let retry_after = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
     if !is_media_type(headers, PROBLEM_MEDIA_TYPE) {
         let body = Download::new(body).collect(PROBLEM_BYTES_MAX).await.unwrap_or_default();
-        return Error::Answer(match in_openais_form(&body) {
-            Some(message) => format!("status {status}: {message}"),
-            None => format!("status {status} without a problem"),
-        });
+        return match in_openais_form(&body) {
+            Some(message) => Error::Model { status: status.as_u16(), message },
+            None => Error::Answer(format!("status {status} without a problem")),
+        };
     }
     let body = match Download::new(body).collect(PROBLEM_BYTES_MAX).await {
         Ok(body) => body,

@@ -50,6 +50,9 @@ pub enum Error {
     /// The time limit was exceeded; the request may or may not have been carried out.
     #[error("no response within {0} seconds")]
     Timeout(u64),
+    /// The model, or the way to it, failed: the message is on the wire of models.
+    #[error("{message} (status {status})")]
+    Model { status: u16, message: String },
     /// The response doesn't belong to this API.
     #[error("the response is not from this API: {0}")]
     Answer(String),
@@ -67,6 +70,7 @@ impl Error {
             | Self::Certificates(_)
             | Self::Broken { .. }
             | Self::Timeout(_)
+            | Self::Model { .. }
             | Self::Answer(_) => None,
         }
     }
@@ -81,6 +85,7 @@ impl Error {
             | Self::PlainHttp { .. }
             | Self::Untrusted { .. }
             | Self::Certificates(_)
+            | Self::Model { .. }
             | Self::Answer(_) => false,
         }
     }

@@ -158,6 +158,7 @@ impl From<Error> for CommandFailure {
             Error::Timeout(_) => {
                 Self::ours("timeout", message, "the request may have been carried out; check before you repeat it")
             }
+            Error::Model { .. } => Self::ours("model", message, "`saggar models check` tries every model"),
             Error::Answer(_) => Self::ours(
                 "not_saggar",
                 message,
