@@ -6,7 +6,7 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
-mod wires;
+pub mod wires;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
