@@ -81,8 +81,11 @@ fn a_task_with_parallel_calls_is_done_on_every_wire() {
         let run = begin(&server, &agent(route, json!({})));
         let finished = until_completed(&server, &run);
         assert_eq!(finished["outcome"]["answer"]["text"], "It is done.", "{route}");
-        let printed: Vec<Value> = results(&server, &run).iter().map(|result| said(result)["stdout"].clone()).collect();
-        assert_eq!(printed, ["one\n", "two\n", "three\n"], "{route}");
+        let mut printed: Vec<String> =
+            results(&server, &run).iter().map(|result| said(result)["stdout"].to_string()).collect();
+        // The first two are made at once.
+        printed[..2].sort();
+        assert_eq!(printed, [r#""one\n""#, r#""two\n""#, r#""three\n""#], "{route}");
         let asked = standin.asked().split_off(before);
         assert_eq!(asked.len(), 3, "{route}");
         assert!(asked.iter().all(|asked| asked.key == CANARY), "{route}");
