@@ -21,6 +21,8 @@ mod report;
 const STARTS: usize = 40;
 /// Size of the imported image, uncompressed.
 const IMPORT_BYTES: u64 = 500_000_000;
+/// Cached builds in a round.
+const BUILDS: usize = 20;
 /// Files of a few kilobytes.
 const SMALL_FILES: usize = 1000;
 /// How often they are written, read and removed in one run.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::image::{self, BUSYBOX, SMALL, run};
-use super::{IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_TIMES, STARTS};
+use super::{BUILDS, IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_TIMES, STARTS};
 use crate::bench::idle;
 use crate::bench::options::Options;
 use crate::bench::statistics::median;
@@ -23,6 +23,8 @@ pub struct Round {
     pub start_ms: [f64; 3],
     /// The large image, in ms: `tar xzf`, the same and written to disk, an import.
     pub import_ms: [f64; 3],
+    /// A build of which every step is cached, in ms.
+    pub cached_build_ms: f64,
     /// An idle sandbox, in KiB: from the host, from an image. `None` if it is left out.
     pub idle_kib: Option<[f64; 2]>,
     /// Small files, in ms: on a bare tmpfs, in a sandbox's memory, on the bare disk, on a sandbox's disk.
@@ -54,9 +56,11 @@ impl Round {
             1 => bench.untar_ms(true),
             _ => bench.import_ms(),
         })?;
+        let builds = (0..BUILDS).map(|_| bench.build_ms()).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             start_ms,
             import_ms,
+            cached_build_ms: median(&builds),
             small_ms: files(&small_script())?,
             large_ms: files(&large_script())?,
             idle_kib: bench.idle_kib(number, is_reversed)?,
@@ -162,7 +166,9 @@ impl<'a> Bench<'a> {
             tmpfs,
             disk,
         };
+        write_context(place).context("writing a build's directory")?;
         // Shows that each way works, and fills caches.
+        bench.build_ms()?;
         for way in [Way::Host, Way::Memory, Way::Disk] {
             bench.sandbox_ms(way, "true")?;
         }
@@ -204,6 +210,13 @@ impl<'a> Bench<'a> {
         Ok(ms)
     }
 
+    /// Of five steps, which are cached after the first time.
+    fn build_ms(&self) -> Result<f64> {
+        let mut command = Command::new(&self.saggar);
+        command.args(["template", "build"]).arg(self.place.join("context")).args(["--name", "built", "--data-dir"]);
+        timed(command.arg(&self.data))
+    }
+
     /// Removes a directory, and waits until that is on the disk: the next one would be slowed down.
     fn clear(&self, directory: &Path) -> Result<()> {
         std::fs::remove_dir_all(directory)?;
@@ -222,6 +235,20 @@ impl<'a> Bench<'a> {
         })
         .map(Some)
     }
+}
+
+fn write_context(place: &Path) -> Result<()> {
+    let context = place.join("context");
+    std::fs::create_dir(&context)?;
+    std::fs::write(context.join("file"), "x")?;
+    // Not through a shell, which the image hasn't.
+    let touch = |path: &str| format!("RUN [\"{BUSYBOX}\", \"touch\", \"{path}\"]");
+    let steps = format!(
+        "FROM small\nENV GREETING=hello\n{}\nCOPY file /file\n{}\nWORKDIR /tmp\n",
+        touch("/tmp/one"),
+        touch("/tmp/two")
+    );
+    Ok(std::fs::write(context.join("Dockerfile"), steps)?)
 }
 
 fn small_script() -> String {

@@ -1,7 +1,7 @@
 //! The report on templates: targets and results.
 
 use super::measured::{Measured, Round};
-use super::{IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_FILES, SMALL_TIMES, STARTS};
+use super::{BUILDS, IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_FILES, SMALL_TIMES, STARTS};
 use crate::bench::report::{NOTHING, circumstances};
 use crate::bench::statistics::Spread;
 use crate::bench::table::Table;
@@ -47,6 +47,7 @@ fn targets(measured: &Measured) -> Vec<Target> {
         }),
         target("its files on disk, added", Bound::AtMost(30.0), " ms", &|round| Some(round.disk_added_ms())),
         target("import, speed of `tar xzf`", Bound::AtLeast(0.8), "×", &|round| Some(round.import_speed())),
+        target("a build that is cached as a whole", Bound::AtMost(50.0), " ms", &|round| Some(round.cached_build_ms)),
         target("an idle sandbox from an image, over the host's", Bound::AtMost(1.1), "×", &Round::idle_ratio),
         target("small files in memory, speed of tmpfs", Bound::AtLeast(0.7), "×", &|round| Some(round.files()[0])),
         target("a large file in memory, speed of tmpfs", Bound::AtLeast(0.7), "×", &|round| Some(round.files()[1])),
@@ -56,19 +57,30 @@ fn targets(measured: &Measured) -> Vec<Target> {
 }
 
 fn starts(measured: &Measured, idle_sandboxes: usize) -> String {
-    let mut table =
-        Table::new(["round", "host", "image", "on disk", "tar xzf", "and sync", "import", "idle, host", "idle, image"]);
+    let mut table = Table::new([
+        "round",
+        "host",
+        "image",
+        "on disk",
+        "tar xzf",
+        "and sync",
+        "import",
+        "cached build",
+        "idle, host",
+        "idle, image",
+    ]);
     for (number, round) in measured.rounds.iter().enumerate() {
         let times = round.start_ms.iter().map(|ms| format!("{ms:.1}"));
         let imports = round.import_ms.iter().map(|ms| format!("{ms:.0}"));
+        let build = [format!("{:.1}", round.cached_build_ms)];
         let idle = match round.idle_kib {
             Some(kib) => kib.map(|kib| format!("{kib:.0}")),
             None => [NOTHING, NOTHING].map(str::to_owned),
         };
-        table.add(std::iter::once((number + 1).to_string()).chain(times).chain(imports).chain(idle));
+        table.add(std::iter::once((number + 1).to_string()).chain(times).chain(imports).chain(build).chain(idle));
     }
     format!(
-        "Times in ms: the median of {STARTS} starts of `saggar run` until its end, and an image of {} MB. Memory of each of {idle_sandboxes} idle sandboxes in KiB.\n\n{table}",
+        "Times in ms: the median of {STARTS} starts of `saggar run` until its end, an image of {} MB, and the median of {BUILDS} builds of five cached steps. Memory of each of {idle_sandboxes} idle sandboxes in KiB.\n\n{table}",
         IMPORT_BYTES / 1_000_000
     )
 }
@@ -94,6 +106,7 @@ mod tests {
         let round = Round {
             start_ms: [10.0, 11.0, 21.0],
             import_ms: [900.0, 1200.0, 1000.0],
+            cached_build_ms: 20.0,
             idle_kib: Some([1000.0, 1050.0]),
             small_ms: [80.0, 100.0, 160.0, 200.0],
             large_ms: [90.0, 100.0, 180.0, 200.0],
@@ -106,7 +119,7 @@ mod tests {
             };
             targets.iter().map(text).collect()
         };
-        assert_eq!(medians(round.clone()), ["1.10", "10.00", "0.90", "1.05", "0.80", "0.90", "0.80", "0.90"]);
-        assert_eq!(medians(Round { idle_kib: None, ..round })[3], "left out by --idle 0");
+        assert_eq!(medians(round.clone()), ["1.10", "10.00", "0.90", "20.00", "1.05", "0.80", "0.90", "0.80", "0.90"]);
+        assert_eq!(medians(Round { idle_kib: None, ..round })[4], "left out by --idle 0");
     }
 }
