@@ -11,6 +11,7 @@ mod network;
 mod not_yet;
 mod snapshots;
 mod templates;
+mod volume_content;
 mod volumes;
 mod words;
 
@@ -61,7 +62,7 @@ pub fn router() -> Router<Shared> {
         .route("/v2/templates/{template}/builds/{build}", post(builds::begin))
         .route("/volumes", get(volumes::list).post(volumes::create))
         .route("/volumes/{volume}", get(volumes::get).delete(volumes::destroy))
-        .route("/volumecontent/{volume}/{*rest}", any(not_yet::volume_content))
+        .route("/volumecontent/{volume}/{part}", any(volume_content::answer))
         .route("/secrets", any(not_yet::secrets))
         .route("/secrets/{*rest}", any(not_yet::secrets))
         .route("/teams", get(not_yet::teams))

@@ -35,7 +35,7 @@ pub use open::{OpenRequest, OpenTarget, PortPreface};
 pub use to_guest::{SignalScope, ToGuest};
 
 /// The version of this protocol; the guest sends it in `Hello`, and the host refuses any other.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// The length field and the kind.
 pub const HEADER_LEN: usize = 5;

@@ -248,6 +248,11 @@ impl Insider {
     }
 }
 
+/// A permit for the volumes of a project, for the holder of a volume's token.
+pub fn volumes_of(subject: &Subject) -> Result<Permit, Refusal> {
+    decide(subject, Action::Manage(saggar_runtime::VOLUMES))
+}
+
 /// Decides, and counts the request for its subject.
 fn decide(subject: &Subject, action: Action) -> Result<Permit, Refusal> {
     context::note(subject, Some(&action))?;

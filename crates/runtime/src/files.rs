@@ -110,6 +110,12 @@ impl Files {
         self.done(path).await
     }
 
+    /// Needs an agent with protocol 4, which the sandboxes have that this server made.
+    pub async fn set_owner(&mut self, path: &FilePath, uid: Option<u32>, gid: Option<u32>) -> Result<(), Fault> {
+        self.session.ask(path, &FileRequest::SetOwner { path: path.bytes(), uid, gid }).await?;
+        self.done(path).await
+    }
+
     /// A file's metadata.
     pub async fn metadata(&mut self, path: &FilePath) -> Result<Vec<MetadataEntry>, Fault> {
         self.session.ask(path, &FileRequest::Metadata { path: path.bytes(), set: None }).await?;

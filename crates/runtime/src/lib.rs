@@ -65,4 +65,4 @@ pub use templates::{
     RegistryCredentials, RegistryRule, RemovedTemplate, StepLimits, TEMPLATES, TemplateContents, TemplateRest,
     TemplateView, Upload,
 };
-pub use volumes::{UsedVolume, VOLUMES, VolumeLimits};
+pub use volumes::{UsedVolume, VOLUME_LABEL, VOLUMES, VolumeContent, VolumeLimits};

@@ -60,6 +60,7 @@ use crate::signing::SigningKey;
 use crate::snapshots::{Carrying, Taking};
 use crate::supervisor::{Launcher, Places, Program};
 use crate::templates::Jobs;
+use crate::volumes::ContentSandboxes;
 use admission::Slots;
 use live::Register;
 use making::Makers;
@@ -100,6 +101,7 @@ struct Inner {
     forking: Mutex<BTreeSet<SnapshotId>>,
     taking: Taking,
     carrying: Carrying,
+    content: ContentSandboxes,
     egress: egress::Service,
     strangers: Strangers,
     signing: SigningKey,
@@ -140,6 +142,7 @@ impl Sandboxes {
             forking: Mutex::default(),
             taking: Taking::default(),
             carrying: Carrying::default(),
+            content: ContentSandboxes::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             strangers: Strangers::default(),
@@ -250,6 +253,10 @@ impl Sandboxes {
     pub fn is_volume_token(&self, volume: &VolumeId, token: &str) -> bool {
         let Some((project, signature)) = token.split_once('.') else { return false };
         self.inner.signing.verify(&[VOLUME, project, volume.as_str()], signature)
+    }
+
+    pub(crate) fn content_sandboxes(&self) -> &ContentSandboxes {
+        &self.inner.content
     }
 
     /// The live sandboxes.

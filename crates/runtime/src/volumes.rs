@@ -2,6 +2,11 @@
 //!
 //! A volume is a directory in the data directory and has no row: the files are the truth, also after a backup of the store was restored.
 
+mod content;
+
+pub(crate) use content::ContentSandboxes;
+pub use content::{VOLUME_LABEL, VolumeContent};
+
 use saggar_domain::{ByteSize, Code, Draft, Problem, ProjectId, SandboxId, Sharing, VolumeName, VolumeRecord};
 use saggar_sandbox::{NewVolume, VolumeQuota, Volumes, volume_users};
 
@@ -85,6 +90,8 @@ impl Sandboxes {
 
     /// Refused while a sandbox uses it.
     pub async fn remove_volume(&self, permit: &Permit, name: &VolumeName) -> Result<(), Fault> {
+        let volume = self.volume(permit, name).await?;
+        self.end_content_sandbox(permit.project(), &volume.record).await?;
         let name = name.clone();
         self.on_volumes(permit, move |volumes, data| volumes.remove(data, &name)).await
     }

@@ -298,7 +298,7 @@ fn announce(url: &str, config: &Config, secret: Option<&KeySecret>, tls: Option<
     let note = if key == "YOUR_KEY" { "; YOUR_KEY is any key of this server" } else { "" };
     // Without indentation, so that it can be pasted.
     writeln!(out, "With E2B's clients, unchanged (pip install e2b{note}):\n")?;
-    writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_API_KEY={key}")?;
+    writeln!(out, "export E2B_API_URL={url} E2B_SANDBOX_URL={url} E2B_VOLUME_API_URL={url} E2B_API_KEY={key}")?;
     if let Some(path) = &trusted {
         writeln!(out, "export SSL_CERT_FILE={path} NODE_EXTRA_CA_CERTS={path}")?;
     }

@@ -90,7 +90,7 @@ async fn find(
 }
 
 /// A name may look like an id: the volume that has the id goes first.
-fn chosen(mut volumes: Vec<UsedVolume>, asked: &str) -> Option<UsedVolume> {
+pub(super) fn chosen(mut volumes: Vec<UsedVolume>, asked: &str) -> Option<UsedVolume> {
     let by_id = volumes.iter().position(|volume| volume.record.id.as_str() == asked);
     let by_name = || volumes.iter().position(|volume| volume.record.name.as_str() == asked);
     by_id.or_else(by_name).map(|index| volumes.swap_remove(index))

@@ -42,6 +42,7 @@ const WATCH: u8 = 0x2e;
 const STORAGE: u8 = 0x2f;
 const WALK: u8 = 0x30;
 const SETTLE: u8 = 0x31;
+const SET_OWNER: u8 = 0x32;
 
 /// A frame from host to files worker. Every request may also end with `Failed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub enum FileRequest {
         /// After this many entries it fails with the stage `Bound`.
         most: u32,
     },
+    /// Change a file's owner, group, or both; a link's target is meant. `Done`. Since protocol 4.
+    SetOwner { path: Vec<u8>, uid: Option<u32>, gid: Option<u32> },
     /// Only in a watch: `Done`, once every change that was made before this request has been reported. Since protocol
     /// 3.
     Settle,
@@ -174,6 +177,7 @@ impl FileRequest {
             | FileRequest::Read { path, .. }
             | FileRequest::Watch { path, .. }
             | FileRequest::Storage { path }
+            | FileRequest::SetOwner { path, .. }
             | FileRequest::Walk { path, .. } => check_path(path),
             FileRequest::MakeDir { path, mode, .. }
             | FileRequest::Write { path, mode, .. }
@@ -238,6 +242,7 @@ impl FileRequest {
             FileRequest::Storage { .. } => STORAGE,
             FileRequest::Walk { .. } => WALK,
             FileRequest::Settle => SETTLE,
+            FileRequest::SetOwner { .. } => SET_OWNER,
         }
     }
 
@@ -291,6 +296,11 @@ impl FileRequest {
                 wire::put_option(out, set.as_deref(), |out, set| wire::put_list(out, set, |out, entry| entry.put(out)));
             }
             FileRequest::Storage { path } => wire::put_bytes(out, path),
+            FileRequest::SetOwner { path, uid, gid } => {
+                wire::put_bytes(out, path);
+                wire::put_option(out, *uid, wire::put_u32);
+                wire::put_option(out, *gid, wire::put_u32);
+            }
             FileRequest::Walk { path, most } => {
                 wire::put_bytes(out, path);
                 wire::put_u32(out, *most);
@@ -301,7 +311,7 @@ impl FileRequest {
 
 impl Message for FileRequest {
     fn payload_max(kind: u8) -> Option<usize> {
-        (STAT..=SETTLE).contains(&kind).then_some(FRAME_MAX)
+        (STAT..=SET_OWNER).contains(&kind).then_some(FRAME_MAX)
     }
 
     fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
@@ -338,6 +348,11 @@ impl Message for FileRequest {
             STORAGE => FileRequest::Storage { path: reader.bytes()? },
             WALK => FileRequest::Walk { path: reader.bytes()?, most: reader.u32()? },
             SETTLE => FileRequest::Settle,
+            SET_OWNER => FileRequest::SetOwner {
+                path: reader.bytes()?,
+                uid: reader.option("uid", Reader::u32)?,
+                gid: reader.option("gid", Reader::u32)?,
+            },
             unknown => return Err(FrameError::UnknownKind(unknown)),
         };
         reader.finish()?;

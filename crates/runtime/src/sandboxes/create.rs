@@ -66,6 +66,7 @@ impl Sandboxes {
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
         let new = self.with_workspace(self.within_maxima(new)?)?;
+        self.free_exclusive_volumes(permit.project(), &new.spec).await?;
         self.create_in(permit.project().clone(), new, idempotency).await
     }
 

@@ -106,6 +106,13 @@ pub(super) fn set_mode(directory: c_int, name: &CStr, mode: u32) -> Result<(), E
     check(unsafe { libc::fchmodat(directory, name.as_ptr(), mode, 0) })
 }
 
+/// `None` leaves the owner or the group as it is.
+pub(super) fn set_owner(directory: c_int, name: &CStr, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    let (uid, gid) = (uid.unwrap_or(libc::uid_t::MAX), gid.unwrap_or(libc::gid_t::MAX));
+    // SAFETY: the name is a C string.
+    check(unsafe { libc::fchownat(directory, name.as_ptr(), uid, gid, 0) })
+}
+
 pub(super) fn set_mode_open(file: &Fd, mode: u32) -> Result<(), Errno> {
     // SAFETY: takes numbers only.
     check(unsafe { libc::fchmod(file.raw(), mode) })

@@ -74,6 +74,18 @@ pub(super) fn set_mode(session: &mut Session, path: Vec<u8>, mode: u32) -> Resul
     session.reply(&FileReply::Done)
 }
 
+pub(super) fn set_owner(
+    session: &mut Session,
+    path: Vec<u8>,
+    uid: Option<u32>,
+    gid: Option<u32>,
+) -> Result<(), Trouble> {
+    let path = c_path(path)?;
+    at::stat(ROOT, &path, Links::Follow).map_err(Trouble::at(FileStage::Find))?;
+    at::set_owner(ROOT, &path, uid, gid).map_err(Trouble::at(FileStage::Attributes))?;
+    session.reply(&FileReply::Done)
+}
+
 pub(super) fn storage(session: &mut Session, path: Vec<u8>) -> Result<(), Trouble> {
     let path = c_path(path)?;
     let mut filesystem = MaybeUninit::<libc::statvfs>::uninit();

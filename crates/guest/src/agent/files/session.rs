@@ -97,6 +97,7 @@ impl Session {
             FileRequest::Write { path, mode, parents, expected } => write::write(self, path, mode, parents, expected),
             FileRequest::Link { path, target } => change::link(self, path, target),
             FileRequest::SetMode { path, mode } => change::set_mode(self, path, mode),
+            FileRequest::SetOwner { path, uid, gid } => change::set_owner(self, path, uid, gid),
             FileRequest::Metadata { path, set } => notes::notes(self, path, set),
             FileRequest::Watch { path, recursive } => watch::watch(self, path, recursive),
             FileRequest::Storage { path } => change::storage(self, path),
