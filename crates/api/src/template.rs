@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::secret::SecretName;
 use saggar_domain::template::{LayerId, TemplateId};
 use saggar_domain::{JobId, TemplateName};
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,11 @@ pub struct ImportTemplate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 65536, nullable = false, write_only)]
     pub password: Option<Secret>,
+    /// Instead of the password: a secret of the project, which must be bound to the registry's host, and to the host of its token service if
+    /// that is another. Its value goes nowhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<schema::SecretName>, nullable = false)]
+    pub secret: Option<SecretName>,
 }
 
 /// What an uploaded archive becomes.

@@ -15,7 +15,7 @@ use std::time::Instant;
 use saggar_domain::template::{ContentDigest, Defaults, LayerEntry};
 use saggar_domain::{Code, ExecStatus, Problem, TemplateName};
 use saggar_image::{Beyond, Build, Fate, Placement, Store, View};
-use saggar_sandbox::{DataDirectory, HeldTemplate, Signals, account_in};
+use saggar_sandbox::{DataDirectory, HeldTemplate, LOCAL_PROJECT, Signals, Templates, account_in};
 
 use crate::cache_key::{Outcome, key};
 use crate::context::{Context, paths};
@@ -138,7 +138,14 @@ impl<'a> Engine<'a> {
     }
 
     fn template(&self, text: &str) -> Result<HeldTemplate, Problem> {
-        find(self.build.store(), text, &template_name(text)?)
+        let name = template_name(text)?;
+        match published(self.data, self.build.store(), &self.order.published, &name)? {
+            Some(held) => {
+                self.build.adopt(&held, &|| self.watch.check())?;
+                self.build.hold(&name, held.manifest.clone())
+            }
+            None => find(self.build.store(), text, &name),
+        }
     }
 
     /// Does one step, and says so.
@@ -396,10 +403,35 @@ fn template_name(text: &str) -> Result<TemplateName, Problem> {
 }
 
 /// The environment of a template, for the variables of a Dockerfile.
-pub fn template_env(store: &Store, text: &str) -> Result<BTreeMap<String, String>, Problem> {
+///
+/// `shared` are those of the operator's that it may be, if the store has none of the name.
+pub fn template_env(
+    data: &DataDirectory,
+    store: &Store,
+    shared: &[TemplateName],
+    text: &str,
+) -> Result<BTreeMap<String, String>, Problem> {
     let name = template_name(text)?;
-    let held = find(store, text, &name)?;
+    let held = match published(data, store, shared, &name)? {
+        Some(held) => held,
+        None => find(store, text, &name)?,
+    };
     Ok(held.manifest.defaults().env.clone())
+}
+
+/// The operator's template of this name, if the store has none and it is shared.
+fn published(
+    data: &DataDirectory,
+    store: &Store,
+    shared: &[TemplateName],
+    name: &TemplateName,
+) -> Result<Option<HeldTemplate>, Problem> {
+    if !shared.contains(name) || store.templates().name(name)?.is_some() {
+        return Ok(None);
+    }
+    let operators = Templates::new(data, LOCAL_PROJECT);
+    // Without one, the project is told what it is told about any name.
+    if operators.name(name)?.is_none() { Ok(None) } else { operators.find(name).map(Some) }
 }
 
 fn find(store: &Store, text: &str, name: &TemplateName) -> Result<HeldTemplate, Problem> {

@@ -52,6 +52,9 @@ pub struct Order {
     /// Further directories, by the names that COPY uses.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub contexts: BTreeMap<String, PathBuf>,
+    /// Templates that the operator lets every project use: a stage may start from one if the project has none of that name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub published: Vec<TemplateName>,
     /// Limits, network and storage of each step's sandbox. Everything else follows from the recipe.
     #[serde(default)]
     pub sandbox: Draft,

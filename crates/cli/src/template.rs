@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
+use saggar_domain::secret::SecretName;
 use saggar_domain::{ByteSize, Code, Problem, TemplateName, Timestamp};
 use saggar_image::{CacheRest, Credentials, Limits, Progress, RegistryOptions, Request, Rest, Source, Store, import};
 use saggar_sandbox::{DataDirectory, LOCAL_PROJECT};
@@ -103,11 +104,14 @@ struct ImportArguments {
     #[arg(long, value_name = "NAME")]
     image: Option<String>,
     /// User of the registry
-    #[arg(long, value_name = "USER", requires = "password_stdin")]
+    #[arg(long, value_name = "USER")]
     username: Option<String>,
     /// Read the password of the registry's user from stdin
     #[arg(long, requires = "username")]
     password_stdin: bool,
+    /// Secret of the server's project that is the password; it must be bound to the registry's host
+    #[arg(long, value_name = "NAME", requires = "username", conflicts_with = "password_stdin", value_parser = secret_name)]
+    secret: Option<SecretName>,
     /// Use no TLS; only for a registry on a loopback address
     #[arg(long)]
     plain_http: bool,
@@ -208,7 +212,18 @@ fn execute(store: &Store, command: TemplateCommand) -> Result<Done, Problem> {
 
 fn bring(store: &Store, arguments: ImportArguments) -> Result<Done, Problem> {
     let name = arguments.name.or_else(|| arguments.source.default_name()).ok_or_else(no_name)?;
-    let credentials = arguments.username.map(read_password).transpose()?;
+    if let Some(secret) = arguments.secret {
+        return Err(Problem::new(
+            Code::InvalidValue,
+            format!("{secret} would be a secret of a server's project, and this import needs no server"),
+            "add --server, or use --password-stdin",
+        ));
+    }
+    let credentials = match (arguments.username, arguments.password_stdin) {
+        (Some(username), true) => Some(read_password(username)?),
+        (Some(_), false) => return Err(no_password()),
+        (None, _) => None,
+    };
     let limits = Limits::default();
     let request = Request {
         source: arguments.source,
@@ -241,6 +256,18 @@ fn progress_line(progress: &Progress) -> String {
     }
 }
 
+fn secret_name(text: &str) -> Result<SecretName, String> {
+    text.parse()
+}
+
+fn no_password() -> Problem {
+    Problem::new(
+        Code::InvalidValue,
+        "a user of a registry needs a password",
+        "add --password-stdin; or with --server --secret NAME",
+    )
+}
+
 /// One line; its end is not part of the password.
 fn read_password(username: String) -> Result<Credentials, Problem> {
     let fail =
@@ -263,7 +290,7 @@ fn read_password(username: String) -> Result<Credentials, Problem> {
             "give one without colons and line ends",
         ));
     }
-    Ok(Credentials { username, password })
+    Ok(Credentials { username, password, bound_to: None })
 }
 
 fn remove(store: &Store, name: &TemplateName) -> Result<Done, Problem> {

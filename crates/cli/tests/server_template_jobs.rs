@@ -16,7 +16,7 @@ use std::process::Command;
 use std::process::Stdio;
 
 use harness::{is_root, not_here};
-use http::{Server, eventually};
+use http::{Server, command, eventually};
 use image::Image;
 use serde_json::{Value, json};
 use tar::{Head, Tar};
@@ -457,4 +457,80 @@ fn the_command_line_manages_the_templates_of_a_server() {
     let (code, _, err) = template(&["gc"]);
     assert_eq!((code, err.contains("on its own host")), (Some(125), true), "{err}");
     std::fs::remove_dir_all(file.parent().expect("it is in one")).expect("ours");
+}
+
+#[test]
+fn a_project_builds_on_what_the_operator_shares_and_on_nothing_else() {
+    if !is_root() {
+        return not_here("sandboxes of a server need root");
+    }
+    let server = Server::start_with(&["--public-templates", "shared"]);
+    let file = server.data().join("image.tar");
+    std::fs::write(&file, archive("operator")).expect("ours");
+    for name in ["shared", "hidden"] {
+        let mut import = command(&["template", "import", "--name", name]);
+        let done = import.arg(&file).arg("--data-dir").arg(server.data()).output().expect("built");
+        assert!(done.status.success(), "{done:?}");
+    }
+    let built = ended(&server, &build(&server, "mine", "FROM shared\nRUN cat /greeting > /made\n"));
+    assert_eq!(built["state"], "succeeded", "{built}");
+    let sandbox = server.sandbox_with(&json!({ "template": "mine" }));
+    assert_eq!(server.sh(&sandbox, "cat /made")["stdout"], "operator");
+    assert_eq!(names(&server), ["mine", "shared"]);
+    // The operator's copy may go: what was built has its layers.
+    server.delete(&sandbox);
+    let removed = command(&["template", "rm", "shared", "--data-dir"]).arg(server.data()).output().expect("built");
+    assert!(removed.status.success(), "{removed:?}");
+    let sandbox = server.sandbox_with(&json!({ "template": "mine" }));
+    assert_eq!(server.sh(&sandbox, "cat /made /greeting")["stdout"], "operatoroperator");
+    // What isn't shared is told like what doesn't exist.
+    let told = |name: &str| {
+        let job = ended(&server, &build(&server, "x", &format!("FROM {name}\n")));
+        assert_eq!(job["state"], "failed", "{job}");
+        job["problem"]["detail"].as_str().expect("a detail").replace(name, "NAME")
+    };
+    assert_eq!(told("hidden"), told("absent"));
+}
+
+#[test]
+fn a_secret_is_a_registrys_password_only_where_it_is_bound_to() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let port = listener.local_addr().expect("it listens").port();
+    let server = Server::start_with(&["--import-registries", &format!("http://127.0.0.1:{port},ghcr.io")]);
+    let secret = json!({ "value": "canary-2", "binding": { "rules": ["ghcr.io"], "slot": "bearer" } });
+    let stored = server.request(
+        "PUT",
+        "/api/v1/secrets/registry",
+        &["Content-Type: application/json"],
+        secret.to_string().as_bytes(),
+    );
+    assert_eq!(stored.status, 201, "{}", stored.text());
+    let source = format!("127.0.0.1:{port}/a/b:1");
+    let import = |body: Value| server.post(&format!("{JOBS}/import"), &body);
+    import(json!({ "source": source, "username": "u", "secret": "absent" })).problem(400, "invalid_value");
+    for wrong in [
+        json!({ "source": source, "secret": "registry" }),
+        json!({ "source": source, "username": "u" }),
+        json!({ "source": source, "username": "u", "secret": "registry", "password": "x" }),
+    ] {
+        import(wrong).problem(400, "invalid_request");
+    }
+    let answering = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the server connects");
+        let mut asked = [0; 4096];
+        let count = stream.read(&mut asked).expect("it asks");
+        write!(stream, "HTTP/1.1 401 No\r\nWWW-Authenticate: Basic realm=\"x\"\r\nContent-Length: 0\r\n\r\n")
+            .expect("it listens");
+        listener.set_nonblocking(true).expect("it can");
+        (String::from_utf8_lossy(&asked[..count]).into_owned(), listener)
+    });
+    let started = import(json!({ "source": source, "username": "u", "secret": "registry" })).expect(202);
+    let job = ended(&server, &started);
+    let detail = job["problem"]["detail"].as_str().unwrap_or_else(|| panic!("{job}"));
+    assert!(detail.contains("never sent without TLS"), "{job}");
+    let (asked, listener) = answering.join().expect("it answered");
+    assert!(!asked.to_ascii_lowercase().contains("authorization"), "{asked}");
+    assert!(listener.accept().is_err(), "it isn't asked again");
+    let kept = Command::new("grep").args(["-r", "canary-2"]).arg(server.data()).output().expect("grep is there");
+    assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
 }

@@ -15,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use saggar_domain::secret::Binding;
 use zeroize::Zeroizing;
 
 pub(crate) use client::Registry;
@@ -46,6 +47,8 @@ impl Default for RegistryOptions {
 pub struct Credentials {
     pub username: String,
     pub password: Zeroizing<String>,
+    /// Where they may go, if that is said: nowhere else, and only over TLS.
+    pub bound_to: Option<Binding>,
 }
 
 impl fmt::Debug for Credentials {

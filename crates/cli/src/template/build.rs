@@ -116,7 +116,7 @@ pub(super) fn build(
 ) -> Result<Done, Unsuccessful> {
     let log = if is_json { Log::new(|_| {}) } else { progress() };
     // May wait for stdin, and then a signal must end it.
-    let recipe = recipe(store, &arguments, &log)?;
+    let recipe = recipe(data, store, &arguments, &log)?;
     // From here on a signal only cancels, and never leaves anything half-made.
     let signals = block_signals()?;
     let order = Order {
@@ -124,6 +124,7 @@ pub(super) fn build(
         recipe,
         context: Some(arguments.context),
         contexts: BTreeMap::new(),
+        published: Vec::new(),
         sandbox: Draft {
             network: arguments.network,
             egress: arguments.rules.draft(),
@@ -162,14 +163,14 @@ fn unsuccessful(failure: Failure) -> Unsuccessful {
     Unsuccessful { problem, fields, code }
 }
 
-fn recipe(store: &Store, arguments: &BuildArguments, log: &Log) -> Result<Recipe, Problem> {
+fn recipe(data: &DataDirectory, store: &Store, arguments: &BuildArguments, log: &Log) -> Result<Recipe, Problem> {
     let file = arguments.file.clone().unwrap_or_else(|| arguments.context.join("Dockerfile"));
     let text = text_of(&file)?;
     if file.extension().is_some_and(|extension| extension == "toml") {
         return Recipe::from_toml(&text);
     }
     let args = arguments.build_args.iter().cloned().collect();
-    let env_of = |name: &str| saggar_build::template_env(store, name);
+    let env_of = |name: &str| saggar_build::template_env(data, store, &[], name);
     let given = Given { args: &args, target: arguments.target.as_deref(), env_of: &env_of };
     let parsed = dockerfile::read(&text, given)?;
     for notice in parsed.notices {

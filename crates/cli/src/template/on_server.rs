@@ -8,7 +8,7 @@ use saggar_image::{Credentials, Source};
 
 use super::build::BuildArguments;
 use super::context::Packing;
-use super::{ImportArguments, TemplateCommand, no_name, read_password};
+use super::{ImportArguments, TemplateCommand, no_name, no_password, read_password};
 use crate::remote::{TemplateTask, with_credentials};
 
 pub(super) fn task(command: TemplateCommand) -> Result<TemplateTask, Problem> {
@@ -63,10 +63,17 @@ fn import(arguments: ImportArguments) -> Result<TemplateTask, Problem> {
     match arguments.source {
         Source::Registry(reference) => {
             let source = format!("docker://{reference}");
-            let import = ImportTemplate { source, name, username: None, password: None };
-            Ok(TemplateTask::Import(match arguments.username.map(read_password).transpose()? {
-                Some(Credentials { username, password }) => with_credentials(import, username, &password),
-                None => import,
+            let import = ImportTemplate { source, name, username: None, password: None, secret: None };
+            Ok(TemplateTask::Import(match (arguments.username, arguments.secret) {
+                (Some(username), Some(secret)) => {
+                    ImportTemplate { username: Some(username), secret: Some(secret), ..import }
+                }
+                (Some(username), None) if arguments.password_stdin => {
+                    let Credentials { username, password, .. } = read_password(username)?;
+                    with_credentials(import, username, &password)
+                }
+                (Some(_), None) => return Err(no_password()),
+                (None, _) => import,
             }))
         }
         Source::Files(archive) => {

@@ -5,7 +5,7 @@ use std::io::Read;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use saggar_domain::net::AddressClass;
+use saggar_domain::net::{AddressClass, parse_authority};
 use saggar_domain::template::ContentDigest;
 use saggar_domain::{Code, Problem};
 use serde::Deserialize;
@@ -117,24 +117,43 @@ impl Registry {
     fn authorize(&self, answer: &Answer) -> Result<Zeroizing<String>, Problem> {
         let challenges: Vec<Challenge> = answer.headers("www-authenticate").filter_map(Challenge::parse).collect();
         let bearer = challenges.iter().find(|challenge| matches!(challenge, Challenge::Bearer { .. }));
-        match (bearer.or(challenges.first()), &self.options.credentials) {
-            (Some(Challenge::Bearer { realm, service, scope }), credentials) => {
-                let token = self.token(realm, service.as_deref(), scope.as_deref(), credentials.as_ref())?;
+        match bearer.or(challenges.first()) {
+            Some(Challenge::Bearer { realm, service, scope }) => {
+                let token = self.token(realm, service.as_deref(), scope.as_deref())?;
                 Ok(Zeroizing::new(format!("Bearer {}", token.as_str())))
             }
-            (Some(Challenge::Basic), Some(credentials)) => Ok(basic(credentials)),
-            (Some(Challenge::Basic), None) => Err(self.denied("", 401)),
-            (None, _) => Err(self.misled("asks for credentials in a way that isn't known")),
+            Some(Challenge::Basic) => match self.credentials_for(&self.base)? {
+                Some(credentials) => Ok(basic(credentials)),
+                None => Err(self.denied("", 401)),
+            },
+            None => Err(self.misled("asks for credentials in a way that isn't known")),
         }
     }
 
-    fn token(
-        &self,
-        realm: &str,
-        service: Option<&str>,
-        scope: Option<&str>,
-        credentials: Option<&Credentials>,
-    ) -> Result<Zeroizing<String>, Problem> {
+    /// The credentials, for a server that asks for them. Those that are not for it are an error, not left out: without them the answer would
+    /// be that access is refused.
+    fn credentials_for(&self, to: &Url) -> Result<Option<&Credentials>, Problem> {
+        let Some(credentials) = &self.options.credentials else { return Ok(None) };
+        let Some(binding) = &credentials.bound_to else { return Ok(Some(credentials)) };
+        let path = to.target.split('?').next().unwrap_or_default();
+        let to_whom = parse_authority(to.authority().as_bytes(), Some(to.port));
+        let is_bound = to.is_tls && to_whom.is_ok_and(|to| binding.matching().request(&to, "GET", path).is_ok());
+        if is_bound {
+            return Ok(Some(credentials));
+        }
+        let why = if to.is_tls { "not bound to it" } else { "never sent without TLS" };
+        Err(Problem::new(
+            Code::InvalidValue,
+            format!(
+                "{} asks for the credentials of {}, and the secret is {why}",
+                to.authority(),
+                self.base.authority()
+            ),
+            "bind the secret to the registry's host, and to the host of its token service",
+        ))
+    }
+
+    fn token(&self, realm: &str, service: Option<&str>, scope: Option<&str>) -> Result<Zeroizing<String>, Problem> {
         #[derive(Deserialize)]
         struct Token {
             token: Option<String>,
@@ -153,7 +172,7 @@ impl Registry {
         let separator = if url.target.contains('?') { '&' } else { '?' };
         url.target.push(separator);
         url.target.push_str(&query);
-        let answer = self.request(&url, ANY, credentials.map(basic).as_ref())?;
+        let answer = self.request(&url, ANY, self.credentials_for(&url)?.map(basic).as_ref())?;
         if answer.status != 200 {
             return Err(self.denied("", answer.status));
         }
@@ -264,6 +283,34 @@ mod tests {
             self.asked.lock().expect("no thread of a test panics").push(reach);
             Ok(Dialled { connection: Box::new(Cursor::new(Vec::new())), class: self.class })
         }
+    }
+
+    #[test]
+    fn a_secret_goes_only_where_it_is_bound_to_and_only_over_tls() {
+        let binding = r#"{"rules": ["registry.example/v2/team/**", "auth.example:8443"], "slot": "bearer"}"#;
+        let credentials = Credentials {
+            username: "me".to_owned(),
+            password: Zeroizing::new("canary".to_owned()),
+            bound_to: Some(serde_json::from_str(binding).unwrap()),
+        };
+        let options = RegistryOptions { credentials: Some(credentials), ..RegistryOptions::default() };
+        let reference = RegistryReference::parse("registry.example/team/app:1").unwrap();
+        let registry = Registry::new(&reference, &options).unwrap();
+        for (url, is_bound) in [
+            ("https://registry.example/v2/team/app/manifests/1", true),
+            ("https://auth.example:8443/token?scope=x", true),
+            ("http://registry.example/v2/team/app", false),
+            ("https://registry.example/v2/other/app", false),
+            ("https://registry.example:444/v2/team/app", false),
+            ("https://auth.example/token", false),
+            ("https://evil.example/v2/team/app", false),
+        ] {
+            let found = registry.credentials_for(&Url::parse(url).unwrap());
+            assert_eq!(found.is_ok(), is_bound, "{url}");
+            let shown = found.map(|_| ()).map_err(|problem| format!("{} {}", problem.message, problem.help));
+            assert!(!format!("{shown:?}").contains("canary"), "{url}");
+        }
+        assert!(registry.credentials_for(&registry.base).unwrap().is_some());
     }
 
     #[test]

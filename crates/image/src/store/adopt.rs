@@ -24,8 +24,8 @@ const DEPTH_MAX: usize = 256;
 const VALUE_MAX: usize = 64 << 10;
 
 impl Build<'_> {
-    /// Makes sure that this store has the layers of a template.
-    pub(super) fn adopt(&self, template: &HeldTemplate, go_on: GoOn<'_>) -> Result<(), Problem> {
+    /// Makes sure that this store has the layers of a template of another project.
+    pub fn adopt(&self, template: &HeldTemplate, go_on: GoOn<'_>) -> Result<(), Problem> {
         for layer in &template.layers {
             if self.store().layer(&layer.id)?.is_none() {
                 self.bring(layer, go_on)?;

@@ -22,7 +22,7 @@ use saggar_domain::{
     ByteSize, Code, Cpus, Draft, DraftLimits, JobId, NetworkMode, Problem, ProjectId, Storage, TemplateName, Timeout,
 };
 use saggar_image::{Limits, unpack_upload};
-use saggar_sandbox::Templates;
+use saggar_sandbox::{LOCAL_PROJECT, Templates};
 
 use super::document::{JobKind, JobState};
 use super::files::FilesHash;
@@ -178,7 +178,8 @@ impl Sandboxes {
             return Recipe::from_toml(&text).map_err(JobFailure::from);
         }
         let store = self.template_store(&job.project).map_err(problem_of)?;
-        let env_of = |name: &str| saggar_build::template_env(&store, name);
+        let env_of =
+            |name: &str| saggar_build::template_env(self.data(), &store, &self.settings().public_templates, name);
         let parsed = dockerfile::read(&text, dockerfile::Given { args, target, env_of: &env_of })?;
         for notice in parsed.notices {
             job.say(now(), None, false, &format!("line {}: {}", notice.line, notice.text));
@@ -198,10 +199,11 @@ impl Sandboxes {
         match (base, registries) {
             (BuildBase::Template(name), _) => match templates.name(&name).map_err(failed)? {
                 Some(_) => Ok(Some(name)),
+                None if self.is_published(&name).map_err(failed)? => Ok(Some(name)),
                 None => Err(failed(Problem::new(
                     Code::InvalidValue,
                     format!("template '{name}' not found"),
-                    "build or import it first; templates of the operator can't be built upon",
+                    "build or import it first, or name one that the operator lets every project use",
                 ))),
             },
             (BuildBase::Image(wanted), Some(registries)) => {
@@ -216,6 +218,12 @@ impl Sandboxes {
             }
             (BuildBase::Recipe | BuildBase::Image(_), _) => Ok(None),
         }
+    }
+
+    /// Whether it is a template that the operator lets every project use.
+    fn is_published(&self, name: &TemplateName) -> Result<bool, Problem> {
+        let is_named = self.settings().public_templates.contains(name);
+        Ok(is_named && Templates::new(self.data(), LOCAL_PROJECT).name(name)?.is_some())
     }
 
     /// Runs the process to its end.
@@ -234,6 +242,7 @@ impl Sandboxes {
             recipe,
             context,
             contexts,
+            published: self.settings().public_templates.clone(),
             sandbox: self.build_sandbox(job.limits()),
             bytes_max: Some(self.settings().import_size_max.bytes()),
             entries_max: None,

@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
 use rustix::fs::{Mode, OFlags};
+use saggar_domain::secret::{Binding, SecretName};
 use saggar_domain::template::TemplateId;
 use saggar_domain::{ByteSize, Code, Problem, ProjectId, TemplateName};
 use saggar_image::{Credentials, Limits, Progress, RegistryOptions, Request, Source, import};
@@ -22,6 +23,7 @@ use super::registries::Registries;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{Sandboxes, now};
+use crate::secrets::unknown_secret;
 
 const TLS_PORT: u16 = 443;
 /// Maximum length of a name of an image within an archive.
@@ -42,11 +44,12 @@ pub struct ImportRequest {
 pub struct RegistryCredentials {
     username: String,
     password: Zeroizing<String>,
+    bound_to: Option<Binding>,
 }
 
 impl RegistryCredentials {
     pub fn new(username: String, password: &str) -> Self {
-        Self { username, password: Zeroizing::new(password.to_owned()) }
+        Self { username, password: Zeroizing::new(password.to_owned()), bound_to: None }
     }
 }
 
@@ -104,6 +107,21 @@ impl Sandboxes {
         let (request, _) = self.registry_request(wanted, registries, Arc::default())?;
         let request = request.map_err(refused)?;
         self.start_import(permit.project(), request, None).await
+    }
+
+    /// The value of a secret as the password of a registry's user. It goes only where the secret is bound to.
+    pub async fn registry_secret(
+        &self,
+        permit: &Permit,
+        username: String,
+        name: &SecretName,
+    ) -> Result<RegistryCredentials, Fault> {
+        permit.check(|action| *action == Action::Manage(TEMPLATES))?;
+        let sealed = self.store().secret(permit.project().clone(), name.clone()).await?;
+        let sealed = sealed.ok_or_else(|| unknown_secret("the import", name))?;
+        let value = self.vault().open(&sealed).await?;
+        let bound_to = Some(sealed.row.binding);
+        Ok(RegistryCredentials { bound_to, ..RegistryCredentials::new(username, value.expose()) })
     }
 
     /// How to import what a client wants, or why the server doesn't; and the template's name.
@@ -235,7 +253,7 @@ pub(super) fn imported(sandboxes: &Sandboxes, job: &Job, request: &Request) -> R
 
 /// Credentials that can be sent.
 fn checked(given: RegistryCredentials) -> Result<Credentials, Fault> {
-    let RegistryCredentials { username, password } = given;
+    let RegistryCredentials { username, password, bound_to } = given;
     // A header separates the two by the first colon.
     let is_wrong = username.is_empty()
         || username.contains([':', '\r', '\n'])
@@ -248,7 +266,7 @@ fn checked(given: RegistryCredentials) -> Result<Credentials, Fault> {
             "give a username without colons and a password on one line",
         )));
     }
-    Ok(Credentials { username, password })
+    Ok(Credentials { username, password, bound_to })
 }
 
 fn too_large(most: u64) -> Fault {

@@ -55,11 +55,17 @@ pub(crate) async fn import(
     State(server): State<Shared>,
     body: JsonText,
 ) -> Result<Response, Refusal> {
-    let ImportTemplate { source, name, username, password } = read(&body)?;
-    let credentials = match (username, password) {
-        (None, None) => None,
-        (Some(username), Some(password)) => Some(RegistryCredentials::new(username, password.reveal())),
-        _ => return Err(Refusal::invalid("username and password belong together", "send both, or neither")),
+    let ImportTemplate { source, name, username, password, secret } = read(&body)?;
+    let credentials = match (username, password, secret) {
+        (None, None, None) => None,
+        (Some(username), Some(password), None) => Some(RegistryCredentials::new(username, password.reveal())),
+        (Some(username), None, Some(secret)) => {
+            Some(server.sandboxes.registry_secret(&allowed.permit, username, &secret).await?)
+        }
+        _ => {
+            let help = "send username with either password or secret, or none of them";
+            return Err(Refusal::invalid("username needs one password, and a password a username", help));
+        }
     };
     let request = ImportRequest { source, name, credentials };
     let job = server.sandboxes.import_template(&allowed.permit, request).await?;
