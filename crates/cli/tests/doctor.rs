@@ -36,6 +36,7 @@ fn what_the_host_gives_is_told_by_kind() {
         ("filesystem", "read-only", "supported"),
         ("filesystem", "workspace-write", "supported"),
         ("filesystem", "scratch", "supported"),
+        ("filesystem", "worktree", "supported"),
         ("network", "none", "supported"),
         ("network", "proxied", "supported"),
         ("network", "host", "supported"),
@@ -132,7 +133,7 @@ fn a_host_without_user_namespaces_is_not_ready() {
     let answer = done.json();
     let (found, reason) = status(&answer, "tiers", "namespace");
     assert_eq!((done.code, found.as_str(), answer["is_ready"].as_bool()), (1, "unsupported", Some(false)), "{reason}");
-    for mode in ["read-only", "workspace-write", "scratch"] {
+    for mode in ["read-only", "workspace-write", "scratch", "worktree"] {
         assert_eq!(status(&answer, "filesystem", mode).0, "unsupported");
     }
     assert_eq!(status(&answer, "network", "none").0, "unsupported");
@@ -181,7 +182,7 @@ fn doctors_at_the_same_time_agree() {
     for done in doctors.into_iter().map(finish).collect::<Vec<_>>() {
         let answer = done.json();
         assert_eq!((done.code, answer["is_ready"].as_bool()), (0, Some(true)), "{done:?}");
-        for mode in ["read-only", "workspace-write", "scratch"] {
+        for mode in ["read-only", "workspace-write", "scratch", "worktree"] {
             let (found, reason) = status(&answer, "filesystem", mode);
             assert_eq!(found, "supported", "{mode}: {reason}");
         }

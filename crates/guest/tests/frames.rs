@@ -102,6 +102,7 @@ fn every_file_request() -> Vec<FileRequest> {
         FileRequest::Abort,
         FileRequest::Link { path: path(), target: b"../\xfe".to_vec() },
         FileRequest::SetMode { path: path(), mode: 0 },
+        FileRequest::SetOwner { path: path(), uid: Some(1000), gid: None },
         FileRequest::Metadata { path: path(), set: None },
         FileRequest::Metadata { path: path(), set: Some(vec![note(b"a", b""), note(b"b", b"\0")]) },
         FileRequest::Watch { path: path(), recursive: false },

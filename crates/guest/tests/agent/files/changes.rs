@@ -106,7 +106,11 @@ fn names_change_and_links_are_made() {
     files.check_done(FileRequest::SetMode { path: odd.clone(), mode: 0o1600 });
     assert_eq!(std::fs::metadata(std::ffi::OsStr::from_bytes(&odd)).unwrap().mode() & 0o7777, 0o1600);
     let mut nobody = Files::start_as_nobody(&mut host);
-    nobody.check_failed(FileRequest::SetMode { path: odd, mode: 0o777 }, FileStage::Attributes, libc::EPERM);
+    nobody.check_failed(FileRequest::SetMode { path: odd.clone(), mode: 0o777 }, FileStage::Attributes, libc::EPERM);
+    let owner = |uid, gid| FileRequest::SetOwner { path: odd.clone(), uid, gid };
+    nobody.check_failed(owner(Some(0), None), FileStage::Attributes, libc::EPERM);
+    // Nothing is to be changed, which anybody may ask.
+    files.check_done(owner(None, None));
 }
 
 #[test]
