@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::Body;
 use crate::budget::Budget;
 use crate::effect::Class;
+use crate::fallback::Fallbacks;
 use crate::retry::RetryPolicy;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +46,9 @@ pub struct AgentSpec {
     /// Maximum number of steps that are open at once; at most [`OPEN_STEPS_MAX`].
     #[serde(default = "default_open_max", skip_serializing_if = "is_default_open_max")]
     pub open_max: u32,
+    /// What happens where the run would stop for a person.
+    #[serde(default, skip_serializing_if = "Fallbacks::is_default")]
+    pub on: Fallbacks,
     /// Other agents that it and its children may start, by name. A started agent inherits this map; its own is
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -1,5 +1,5 @@
-//! The tools that the engine implements itself: `wait`, `ask_human` and `delegate`. No executor handles them, so the
-//! engine has to parse their arguments.
+//! The tools that the engine implements itself: `wait`, `ask_human`, `delegate` and `finish`. No executor handles them,
+//! so the engine has to parse their arguments.
 //!
 //! Arguments that are too long for a record are stored as a blob, which the engine can't read. The code that stores
 //! the blob parses them first and keeps the result in the call.
@@ -9,9 +9,12 @@ use serde_json::Value;
 
 use crate::body::Body;
 use crate::effect::{Class, ToolCall};
+use crate::run::ANSWER;
 
 /// Maximum duration of the `wait` tool, in seconds.
 const WAIT_SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
+/// Maximum length of the name of a signal that `wait` waits for, in characters.
+const SIGNAL_NAME_MAX: usize = 128;
 
 /// A parsed call of one of these tools.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,6 +23,9 @@ pub enum BuiltIn {
     Wait {
         /// At most one year.
         seconds: u64,
+        /// The name of the signal that ends it earlier.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<String>,
     },
     AskHuman {
         question: Body,
@@ -29,6 +35,10 @@ pub enum BuiltIn {
         task: Body,
         /// Name of the agent; `None` starts the same agent again.
         agent: Option<String>,
+    },
+    /// End the run.
+    Finish {
+        answer: Body,
     },
 }
 
@@ -48,13 +58,23 @@ impl BuiltIn {
     /// The tool that starts other agents.
     pub const DELEGATE: &str = "delegate";
 
-    pub const TOOLS: [BuiltInTool; 3] = [
+    pub const TOOLS: [BuiltInTool; 4] = [
         BuiltInTool {
             name: "wait",
-            description: "Waits that long, and returns. Nothing is used meanwhile.",
+            description: "Waits that long, or until a signal arrives, and returns the signal's text. Nothing is used \
+                meanwhile. A signal that arrived before and that no wait has returned is returned at once.",
             schema: r#"{
                 "type": "object",
-                "properties": {"seconds": {"type": "integer", "minimum": 0, "maximum": 31622400}},
+                "properties": {
+                    "seconds": {
+                        "type": "integer", "minimum": 0, "maximum": 31622400,
+                        "description": "The longest time to wait."
+                    },
+                    "signal": {
+                        "type": ["string", "null"], "minLength": 1, "maxLength": 128,
+                        "description": "The name of the signal; without it, only the time is waited for."
+                    }
+                },
                 "required": ["seconds"],
                 "additionalProperties": false
             }"#,
@@ -92,6 +112,20 @@ impl BuiltIn {
             class: Class::Keyed,
             read: read_task,
         },
+        BuiltInTool {
+            name: "finish",
+            description: "Ends your work with an answer. Calls after it in the same reply are not made.",
+            schema: r#"{
+                "type": "object",
+                "properties": {
+                    "answer": {"type": ["string", "null"], "description": "The answer, as text."},
+                    "output": {"type": ["object", "null"], "description": "The answer, as a JSON object instead."}
+                },
+                "additionalProperties": false
+            }"#,
+            class: Class::Pure,
+            read: read_finish,
+        },
     ];
 
     /// Parses a tool's arguments. `None` if the tool isn't built in; `Err` with a message for the model if they are
@@ -114,7 +148,9 @@ impl BuiltIn {
     pub fn body(&self) -> Option<&Body> {
         match self {
             Self::Wait { .. } => None,
-            Self::AskHuman { question: body } | Self::Delegate { task: body, .. } => Some(body),
+            Self::AskHuman { question: body } | Self::Delegate { task: body, .. } | Self::Finish { answer: body } => {
+                Some(body)
+            }
         }
     }
 
@@ -125,6 +161,7 @@ impl BuiltIn {
             Self::Wait { .. } => self,
             Self::AskHuman { .. } => Self::AskHuman { question: body },
             Self::Delegate { agent, .. } => Self::Delegate { task: body, agent },
+            Self::Finish { .. } => Self::Finish { answer: body },
         }
     }
 
@@ -133,6 +170,7 @@ impl BuiltIn {
             Self::Wait { .. } => "wait",
             Self::AskHuman { .. } => "ask_human",
             Self::Delegate { .. } => Self::DELEGATE,
+            Self::Finish { .. } => "finish",
         }
     }
 }
@@ -144,7 +182,13 @@ fn text(arguments: &Value, name: &str) -> Option<Body> {
 fn read_wait(arguments: &Value) -> Result<BuiltIn, String> {
     let seconds = arguments.get("seconds").and_then(Value::as_u64).filter(|seconds| *seconds <= WAIT_SECONDS_MAX);
     let seconds = seconds.ok_or("wait needs \"seconds\": a whole number of at most a year")?;
-    Ok(BuiltIn::Wait { seconds })
+    match arguments.get("signal") {
+        None | Some(Value::Null) => Ok(BuiltIn::Wait { seconds, signal: None }),
+        Some(Value::String(name)) if name != ANSWER && (1..=SIGNAL_NAME_MAX).contains(&name.chars().count()) => {
+            Ok(BuiltIn::Wait { seconds, signal: Some(name.clone()) })
+        }
+        Some(_) => Err(format!("\"signal\" is a name of 1 to {SIGNAL_NAME_MAX} characters, and not {ANSWER:?}")),
+    }
 }
 
 fn read_question(arguments: &Value) -> Result<BuiltIn, String> {
@@ -159,4 +203,15 @@ fn read_task(arguments: &Value) -> Result<BuiltIn, String> {
         Some(Value::String(name)) => Ok(BuiltIn::Delegate { task, agent: Some(name.clone()) }),
         Some(_) => Err("\"agent\" is a name".to_owned()),
     }
+}
+
+fn read_finish(arguments: &Value) -> Result<BuiltIn, String> {
+    let wrong = "finish needs either \"answer\": a text, or \"output\": a JSON object";
+    let given = |name: &str| arguments.get(name).filter(|value| !value.is_null());
+    let answer = match (given("answer"), given("output")) {
+        (Some(Value::String(answer)), None) => Body::text(answer),
+        (None, Some(output @ Value::Object(_))) => Body::text(output.to_string()),
+        _ => return Err(wrong.to_owned()),
+    };
+    Ok(BuiltIn::Finish { answer })
 }

@@ -24,6 +24,9 @@ pub enum Effect {
         /// The call that requested it.
         call: ToolCall,
         until: Timestamp,
+        /// The name of the signal that ends it earlier.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        signal: Option<String>,
     },
     /// Ask a human. No executor is involved: an answer settles it.
     AskHuman {

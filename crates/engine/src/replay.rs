@@ -109,7 +109,8 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
             | Attempt::Unknown { .. } => Some(Input::Tick),
         },
         Event::StepSettled { result, usage, snapshot, .. } => match (result, &open()?.effect) {
-            (_, Effect::Wait { .. }) => Some(Input::Tick),
+            // An answer or a signal comes with an event of its own.
+            (_, Effect::Wait { .. } | Effect::AskHuman { .. }) => Some(Input::Tick),
             (Settled::Replied(reply), _) => reported(Report::Replied { reply: reply.clone(), usage: *usage }, 0),
             (Settled::Returned(result), _) => {
                 reported(Report::Returned { result: result.clone(), snapshot: snapshot.clone() }, 0)
@@ -117,6 +118,10 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
             (Settled::Ended(end), _) => Some(Input::ChildEnded(end.clone())),
             (Settled::GaveUp(failure), _) => reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0),
         },
+        // It was the last attempt, and a person decides.
+        Event::StepFailed { failure, usage, .. } if matches!(rest.first(), Some(Event::StepUnknown { .. })) => {
+            reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0)
+        }
         Event::StepFailed { failure, usage, retry_at, at, .. } => {
             let report = Report::Failed { failure: failure.clone(), usage: *usage };
             let chance = chance_of(run, open()?, *at, *retry_at)?;

@@ -52,6 +52,11 @@ impl Rules {
     pub(crate) fn keep_turns_together(self) -> bool {
         self.0 >= 3
     }
+
+    /// From version 3, `wait` can be ended by a signal. Before, an argument of that name was ignored.
+    pub(crate) fn wait_for_signals(self) -> bool {
+        self.0 >= 3
+    }
 }
 
 impl Default for Rules {

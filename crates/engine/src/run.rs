@@ -20,6 +20,7 @@
 mod apply;
 mod conversation;
 mod decide;
+mod kept;
 mod next;
 mod open;
 mod pending;
@@ -40,8 +41,10 @@ use crate::event::{Event, RunOutcome};
 use crate::repeats::Repeats;
 use crate::rules::Rules;
 use conversation::Conversation;
+use kept::Kept;
 
 pub use conversation::Message;
+pub use kept::MESSAGE;
 pub use open::{Attempt, OpenStep};
 pub use pending::{Pending, Work};
 pub use status::RunStatus;
@@ -75,6 +78,7 @@ pub struct Run {
     // Answers that named no question. Only the first rules use them, for the next question.
     answers: VecDeque<Body>,
     answered: VecDeque<(u64, Body)>,
+    kept: Kept,
     signal_ids: VecDeque<String>,
     known_signals: BTreeSet<String>,
     is_paused: bool,

@@ -236,7 +236,7 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
     };
     let question = BuiltIn::AskHuman { question: blob(19_000) };
     let task = BuiltIn::Delegate { task: blob(19_000), agent: None };
-    for (tool, read) in [("wait", BuiltIn::Wait { seconds: 60 }), ("ask_human", question), ("delegate", task)] {
+    for (tool, read) in [("wait", BuiltIn::Wait { seconds: 60, signal: None }), ("ask_human", question), ("delegate", task)] {
         let mut driven = Driven::start(agent());
         let reply = ModelReply::new(Body::text(""), vec![call(tool, Some(read))]);
         driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();

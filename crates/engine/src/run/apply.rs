@@ -2,7 +2,7 @@
 
 use saggar_domain::{RunId, Timestamp};
 
-use super::{ANSWER, ANSWERED_MAX, Attempt, Born, Message, OpenStep, Run, SIGNAL_IDS_MAX};
+use super::{ANSWER, ANSWERED_MAX, Attempt, Born, MESSAGE, Message, OpenStep, Run, SIGNAL_IDS_MAX};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{Ledger, Spending};
@@ -194,8 +194,15 @@ impl Run {
             // If a model call gave up, the next event ends the run.
             (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
         }
+        if let (Effect::Wait { signal: Some(name), .. }, Settled::Returned(result)) = (&open.effect, result) {
+            self.kept.take(name, &result.content);
+            self.conversation.unsay_later(&Message::User(result.content.clone()));
+        }
         if self.open.is_empty() {
             self.conversation.rest();
+            if !self.conversation.has_more() {
+                self.kept.forget_messages();
+            }
         }
         if matches!(open.effect, Effect::AskHuman { .. })
             && let Settled::Returned(result) = result
@@ -223,17 +230,25 @@ impl Run {
             // The next event is the step that it settles.
             (ANSWER, Some(_)) => {}
             (ANSWER, None) => self.answers.push_back(body.clone()),
-            _ => self.tell(body.clone()),
+            _ => {
+                let is_awaited = self.waits_for(name).is_some();
+                let is_told = !is_awaited && self.tell(body.clone());
+                if self.rules.wait_for_signals() && !(is_told && name == MESSAGE) {
+                    self.kept.keep(name, body);
+                }
+            }
         }
     }
 
-    /// A person's message.
-    fn tell(&mut self, message: Body) {
+    /// A person's message. Whether the model has been told, or will be with its next call.
+    fn tell(&mut self, message: Body) -> bool {
         let is_in_a_turn = !self.open.is_empty() || self.conversation.calls().next().is_some();
-        match is_in_a_turn && self.rules.keep_turns_together() {
+        let is_later = is_in_a_turn && self.rules.keep_turns_together();
+        match is_later {
             true => self.conversation.say_later(Message::User(message)),
             false => self.conversation.say(Message::User(message)),
         }
+        !is_later
     }
 
     fn set_phase(&mut self, step: u64, phase: Attempt) {

@@ -84,6 +84,18 @@ impl Conversation {
         self.later.push(message);
     }
 
+    /// Messages that wait for the end of the turn.
+    pub(super) fn later(&self) -> impl Iterator<Item = &Message> {
+        self.later.iter()
+    }
+
+    /// The model gets this as the result of a call instead.
+    pub(super) fn unsay_later(&mut self, message: &Message) {
+        if let Some(at) = self.later.iter().position(|later| later == message) {
+            self.later.remove(at);
+        }
+    }
+
     /// A new turn begins.
     pub(super) fn reply(&mut self, reply: &ModelReply) {
         self.calls = (0..).zip(reply.calls.iter().cloned()).collect();

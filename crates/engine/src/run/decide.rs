@@ -10,7 +10,8 @@ use crate::budget::BudgetName;
 use crate::child::ChildOf;
 use crate::effect::{Class, Effect, ToolResult, Usage};
 use crate::event::{Event, RunOutcome, Settled};
-use crate::input::{Decision, Input, Rejected, Signal};
+use crate::fallback::{Unanswered, WhenUncertain};
+use crate::input::{Decision, EffectFailure, Input, Rejected, Signal};
 use crate::reply::ModelReply;
 use crate::rules::Rules;
 
@@ -113,7 +114,15 @@ impl Run {
             return Err(Rejected::Stale { given: epoch, current: self.epoch });
         }
         let mut events = vec![Event::Claimed { epoch, rules, at: now }];
-        events.extend(self.open.iter().filter_map(|open| self.take_over(open, rules, now)));
+        for open in &self.open {
+            let Some(event) = self.take_over(open, rules, now) else { continue };
+            let is_unknown = matches!(event, Event::StepUnknown { .. });
+            events.push(event);
+            if is_unknown && self.abandons(born) {
+                events.extend(self.abandon(open.step, now));
+                return Ok(events);
+            }
+        }
         if !self.is_paused && (self.open.is_empty() || rules.allow_several_steps()) {
             events.extend(Planner::by(rules, self, born, now).plan());
         }
@@ -181,8 +190,15 @@ impl Run {
             None => Vec::new(),
             Some((open, Due::Again)) => vec![self.intend_again(open, now)],
             Some((open, Due::Begin)) => vec![begin(open, now)],
+            Some((open, Due::Unanswered(rule))) => self.go_on_unanswered(now, born, open, rule),
             Some((open, Due::Passed)) => {
-                let result = ToolResult::new(Body::text("the time has passed"), false);
+                let passed = match &open.effect {
+                    Effect::Wait { signal: Some(name), .. } => {
+                        format!("the time has passed, and no signal {name:?} has arrived")
+                    }
+                    _ => "the time has passed".to_owned(),
+                };
+                let result = ToolResult::new(Body::text(passed), false);
                 self.settle_and_go_on(now, born, open, Settled::Returned(result), Usage::default(), None)
             }
         })
@@ -190,11 +206,15 @@ impl Run {
 
     /// What a tick does with a step; `None` if it isn't its time. Each tick does one thing: another follows while
     /// there is more.
-    fn due(&self, open: &OpenStep, now: Timestamp) -> Option<Due> {
+    fn due(&self, open: &OpenStep, now: Timestamp) -> Option<Due<'_>> {
         match (&open.phase, &open.effect) {
             (Attempt::Backoff { until }, _) if now >= *until && !self.is_paused => Some(Due::Again),
             (Attempt::Delayed { until }, _) if now >= *until && !self.is_paused => Some(Due::Begin),
             (Attempt::Doing, Effect::Wait { until, .. }) if now >= *until => Some(Due::Passed),
+            (Attempt::Doing, Effect::AskHuman { .. }) => {
+                let (until, rule) = self.unanswered_at(open)?;
+                (now >= until && !self.is_paused).then_some(Due::Unanswered(rule))
+            }
             (
                 Attempt::Doing
                 | Attempt::Probing
@@ -205,6 +225,32 @@ impl Run {
                 _,
             ) => None,
         }
+    }
+
+    /// Nobody has answered in time.
+    fn go_on_unanswered(&self, now: Timestamp, born: &Born, open: &OpenStep, rule: &Unanswered) -> Vec<Event> {
+        if let Some(answer) = &rule.answer {
+            let result = Settled::Returned(ToolResult::new(answer.clone(), false));
+            return self.settle_and_go_on(now, born, open, result, Usage::default(), None);
+        }
+        let seconds = rule.after_ms / 1000;
+        let failure = EffectFailure::new("unanswered", format!("nobody has answered within {seconds} seconds"), false);
+        let result = Settled::GaveUp(failure.clone());
+        let usage = Usage::default();
+        let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now }];
+        events.extend(self.finish_without(Some(open.step), now, RunOutcome::Failed { failure }));
+        events
+    }
+
+    /// Whether a step with an unknown outcome ends the run.
+    pub(super) fn abandons(&self, born: &Born) -> bool {
+        born.agent.on.uncertain == WhenUncertain::Abandon
+    }
+
+    /// Ends the run at a step whose outcome is unknown, as a person could.
+    pub(super) fn abandon(&self, step: u64, now: Timestamp) -> Vec<Event> {
+        let decided = Event::StepDecided { step, decision: Decision::Abandon, at: now };
+        [decided].into_iter().chain(self.finish(now, RunOutcome::Abandoned { step })).collect()
     }
 
     fn decide_signal(&self, now: Timestamp, born: &Born, signal: &Signal) -> Result<Vec<Event>, Rejected> {
@@ -228,8 +274,11 @@ impl Run {
         let Signal { id, name, body, question } = signal.clone();
         let mut events = vec![Event::SignalReceived { id, name, body: body.clone(), question, at: now }];
         // Under the first rules an answer names no question, and at most one is open.
-        let asked = self.open_questions().find(|step| question.is_none_or(|question| question == *step));
-        if let Some(open) = asked.filter(|_| is_answer).and_then(|step| self.open_at(step)) {
+        let ends = match is_answer {
+            true => self.open_questions().find(|step| question.is_none_or(|question| question == *step)),
+            false => self.waits_for(&signal.name),
+        };
+        if let Some(open) = ends.and_then(|step| self.open_at(step)) {
             let result = Settled::Returned(ToolResult::new(body, false));
             events.extend(self.settle_and_go_on(now, born, open, result, Usage::default(), None));
         }
@@ -316,13 +365,15 @@ impl Run {
     }
 }
 
-enum Due {
+enum Due<'a> {
     /// Its retry.
     Again,
     /// Another try to get the capacity that it needs.
     Begin,
     /// The end of a wait.
     Passed,
+    /// The end of the time that an answer may take.
+    Unanswered(&'a Unanswered),
 }
 
 /// Starts a step that waited for capacity. It is the same attempt, because it had not started before.

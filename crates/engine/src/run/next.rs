@@ -15,6 +15,7 @@ use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, Timestamp};
 
 use super::apply::told;
+use super::kept::Kept;
 use super::price::Estimate;
 use super::{Born, Message, OpenStep, Run};
 use crate::agent::{AgentSpec, OPEN_STEPS_MAX};
@@ -27,6 +28,20 @@ use crate::event::{Event, RunOutcome, Settled};
 use crate::key::EffectKey;
 use crate::repeats::Repeats;
 use crate::rules::Rules;
+
+/// What `finish` returns.
+const FINISHED: &str = "the run is finished";
+/// What it returns if a person has said something that the model has not seen.
+const NOT_YET: &str = "the run goes on: a message has arrived meanwhile. Read it, and finish again";
+/// The result of a call that comes after `finish` in the same reply.
+const NOT_MADE: &str = "not done: an earlier call of the same reply has finished the run";
+
+/// What a call asks for.
+enum Asked {
+    Do(Effect, Class),
+    /// The end of the run, with this answer.
+    Finish(Body),
+}
 
 /// Plans the events that follow a settled step.
 pub(super) struct Planner<'a> {
@@ -51,6 +66,11 @@ pub(super) struct Planner<'a> {
     is_alone: bool,
     // Only the first rules keep answers for later questions.
     answers: VecDeque<&'a Body>,
+    kept: Kept,
+    // A person's messages that wait for the end of the turn.
+    later: Vec<&'a Message>,
+    // The answer of a run that wanted to finish, and gets a message first.
+    answer: Option<Body>,
     events: Vec<Event>,
 }
 
@@ -81,6 +101,9 @@ impl<'a> Planner<'a> {
             open: run.open.len() as u32,
             is_alone: run.open.iter().any(|open| !is_parallel(&born.agent, &open.effect, open.class)),
             answers,
+            kept: run.kept.clone(),
+            later: run.conversation.later().collect(),
+            answer: None,
             events: Vec::new(),
         }
     }
@@ -136,12 +159,18 @@ impl<'a> Planner<'a> {
         while let Some(call) = self.calls.front().copied() {
             let effect = self.effect(call);
             let has_place = match &effect {
-                Ok((effect, class)) => self.has_place(is_parallel(self.agent, effect, *class)),
+                Ok(Asked::Do(effect, class)) => self.has_place(is_parallel(self.agent, effect, *class)),
+                // Every call before it has its result.
+                Ok(Asked::Finish(_)) => self.has_place(false),
                 // It is answered at once.
                 Err(_) => self.has_place(true),
             };
             if !has_place {
                 return self.events;
+            }
+            if let (Ok(Asked::Finish(answer)), []) = (&effect, &self.later[..]) {
+                let answer = answer.clone();
+                return self.finish_with(call, answer);
             }
             let times = self.repeats.with(call);
             if times > self.agent.repeats_max {
@@ -149,10 +178,19 @@ impl<'a> Planner<'a> {
             }
             let mut reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
             if let Some(budget) = self.ledger.refuses(reserved) {
-                return self.finish_when_alone(RunOutcome::BudgetExceeded { budget });
+                return match effect {
+                    Ok(Asked::Finish(answer)) => self.finish(RunOutcome::Completed { answer }),
+                    Ok(Asked::Do(..)) | Err(_) => self.finish_when_alone(RunOutcome::BudgetExceeded { budget }),
+                };
             }
             match effect {
-                Ok((mut effect, class)) => {
+                Ok(Asked::Finish(answer)) => {
+                    self.take(call);
+                    self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
+                    self.settle_at_once(reserved, &call.id, ToolResult::new(Body::text(NOT_YET), true));
+                    self.answer = Some(answer);
+                }
+                Ok(Asked::Do(mut effect, class)) => {
                     if let Effect::Delegate { budget, .. } = &mut effect {
                         reserved.children = 1;
                         if let Some(budget) = self.ledger.refuses(reserved) {
@@ -162,17 +200,18 @@ impl<'a> Planner<'a> {
                         reserved = reserved.plus(budget.whole());
                     }
                     let answer = match &effect {
-                        Effect::AskHuman { .. } => self.answers.pop_front(),
+                        Effect::AskHuman { .. } => self.answers.pop_front().cloned(),
+                        Effect::Wait { signal: Some(name), .. } => self.take_kept(name),
                         Effect::CallModel { .. }
                         | Effect::CallTool { .. }
-                        | Effect::Wait { .. }
+                        | Effect::Wait { signal: None, .. }
                         | Effect::Delegate { .. } => None,
                     };
                     self.take(call);
                     let is_alone = !is_parallel(self.agent, &effect, class);
                     self.intend(effect, class, reserved);
                     match answer {
-                        Some(answer) => self.settle_at_once(reserved, &call.id, ToolResult::new(answer.clone(), false)),
+                        Some(answer) => self.settle_at_once(reserved, &call.id, ToolResult::new(answer, false)),
                         None => {
                             self.open += 1;
                             self.is_alone |= is_alone;
@@ -201,7 +240,12 @@ impl<'a> Planner<'a> {
         };
         let reserved = estimate.reservation();
         if let Some(budget) = self.ledger.refuses(reserved) {
-            return self.finish(RunOutcome::BudgetExceeded { budget });
+            // It can't afford another call, and it may have an answer.
+            let outcome = match self.answer.take() {
+                Some(answer) => RunOutcome::Completed { answer },
+                None => RunOutcome::BudgetExceeded { budget },
+            };
+            return self.finish(outcome);
         }
         self.intend(Effect::CallModel { messages: self.messages }, Class::Model, reserved);
         self.events
@@ -216,13 +260,45 @@ impl<'a> Planner<'a> {
         self.open == 0 || (!self.is_alone && self.open < most && is_parallel)
     }
 
+    /// The run has its answer. The calls that come after it in the reply are not made, and their results say so, as
+    /// far as the budget allows steps.
+    fn finish_with(mut self, call: &ToolCall, answer: Body) -> Vec<Event> {
+        let reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
+        let results = [(call, FINISHED, false)].into_iter();
+        let left: Vec<&ToolCall> = self.calls.iter().skip(1).copied().collect();
+        for (call, said, is_error) in results.chain(left.into_iter().map(|call| (call, NOT_MADE, true))) {
+            if self.ledger.refuses(reserved).is_some() {
+                break;
+            }
+            self.take(call);
+            self.intend(Effect::CallTool { call: call.clone() }, Class::Pure, reserved);
+            self.settle_at_once(reserved, &call.id, ToolResult::new(Body::text(said), is_error));
+        }
+        self.finish(RunOutcome::Completed { answer })
+    }
+
+    /// The text of a signal that arrived before the wait for it.
+    fn take_kept(&mut self, name: &str) -> Option<Body> {
+        let body = self.kept.oldest(name)?.clone();
+        self.kept.take(name, &body);
+        let is_it = |message: &&Message| matches!(message, Message::User(said) if *said == body);
+        if let Some(at) = self.later.iter().position(is_it) {
+            // The model gets it as a result, and not as a message too.
+            let message = self.later.remove(at);
+            self.messages -= 1;
+            self.conversation_bytes = self.conversation_bytes.saturating_sub(message.length());
+            self.conversation_tokens = self.conversation_tokens.saturating_sub(message.tokens());
+        }
+        Some(body)
+    }
+
     fn take(&mut self, call: &ToolCall) {
         self.calls.pop_front();
         self.repeats.note(call);
     }
 
     /// The effect of a call, or the message that the model gets instead.
-    fn effect(&self, call: &ToolCall) -> Result<(Effect, Class), String> {
+    fn effect(&self, call: &ToolCall) -> Result<Asked, String> {
         let Some(tool) = self.agent.tools.get(&call.tool) else {
             return Err(format!("there is no tool {:?}", call.tool));
         };
@@ -230,15 +306,19 @@ impl<'a> Planner<'a> {
             return Err(complaint.clone());
         }
         let Some(asked) = BuiltIn::of(call) else {
-            return Ok((Effect::CallTool { call: call.clone() }, tool.class));
+            return Ok(Asked::Do(Effect::CallTool { call: call.clone() }, tool.class));
         };
         match asked? {
-            BuiltIn::Wait { seconds } => {
+            BuiltIn::Wait { seconds, signal } => {
                 let until = self.now.after(std::time::Duration::from_secs(seconds));
-                Ok((Effect::Wait { call: call.clone(), until }, Class::Pure))
+                let signal = signal.filter(|_| self.rules.wait_for_signals());
+                Ok(Asked::Do(Effect::Wait { call: call.clone(), until, signal }, Class::Pure))
             }
-            BuiltIn::AskHuman { question } => Ok((Effect::AskHuman { call: call.clone(), question }, Class::Pure)),
-            BuiltIn::Delegate { task, agent } => Ok((self.delegate(call, task, agent)?, Class::Keyed)),
+            BuiltIn::AskHuman { question } => {
+                Ok(Asked::Do(Effect::AskHuman { call: call.clone(), question }, Class::Pure))
+            }
+            BuiltIn::Delegate { task, agent } => Ok(Asked::Do(self.delegate(call, task, agent)?, Class::Keyed)),
+            BuiltIn::Finish { answer } => Ok(Asked::Finish(answer)),
         }
     }
 

@@ -8,6 +8,7 @@ use super::{Attempt, Born, OpenStep, Run};
 use crate::budget::Spending;
 use crate::effect::{Class, Effect, Usage};
 use crate::event::{Event, RunOutcome, Settled};
+use crate::fallback::{WhenFailing, WhenUncertain};
 use crate::input::{EffectFailure, Rejected, Report};
 use crate::retry::RetryPolicy;
 
@@ -115,6 +116,15 @@ impl Run {
                 at: now,
             }];
         }
+        if born.agent.on.failing == WhenFailing::Ask {
+            let reason = format!("it failed: {}: {}", failure.code, failure.message);
+            let (step, attempt, failure) = (open.step, open.attempt, failure.clone());
+            return vec![
+                // It has the cost.
+                Event::StepFailed { step, attempt, failure, usage, retry_at: now, at: now },
+                Event::StepUnknown { step, reason, network: Vec::new(), at: now },
+            ];
+        }
         let settled = Settled::GaveUp(failure.clone());
         match open.effect {
             Effect::CallModel { .. } => vec![
@@ -144,8 +154,17 @@ impl Run {
                 self.fail(now, born, open, &failure, Usage::default(), chance)
             }
             Class::Probeable if !lost.is_probing => vec![Event::StepProbed { step, network, at: now }],
+            // The agent's author accepts that it may be done twice.
+            Class::Probeable if born.agent.on.uncertain == WhenUncertain::Retry => {
+                let failure = EffectFailure { network, ..EffectFailure::new("outcome_unknown", lost.reason, true) };
+                self.fail(now, born, open, &failure, Usage::default(), chance)
+            }
             Class::Probeable | Class::Once => {
-                vec![Event::StepUnknown { step, reason: lost.reason.to_owned(), network, at: now }]
+                let mut events = vec![Event::StepUnknown { step, reason: lost.reason.to_owned(), network, at: now }];
+                if self.abandons(born) {
+                    events.extend(self.abandon(step, now));
+                }
+                events
             }
         }
     }

@@ -1,10 +1,13 @@
 //! What a run is doing, in a word. With several open steps it is what matters most to a person: first what needs one,
 //! then what is being done, then what it waits for.
 
+use std::time::Duration;
+
 use saggar_domain::{RunId, Timestamp};
 
 use super::{Attempt, OpenStep, Run};
 use crate::effect::Effect;
+use crate::fallback::Unanswered;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunStatus {
@@ -79,6 +82,15 @@ impl Run {
         self.open.iter().filter(is_question).map(|open| open.step)
     }
 
+    /// The first step that waits for a signal of that name.
+    pub(super) fn waits_for(&self, name: &str) -> Option<u64> {
+        let is_awaited = |open: &&OpenStep| {
+            matches!(&open.effect, Effect::Wait { signal: Some(signal), .. } if signal == name)
+                && open.phase == Attempt::Doing
+        };
+        self.open.iter().find(is_awaited).map(|open| open.step)
+    }
+
     /// When the first of its open steps goes on by itself; `None` if none does.
     pub fn wakes_at(&self) -> Option<Timestamp> {
         let times = self.open.iter().filter_map(|open| match (&open.phase, &open.effect) {
@@ -86,8 +98,17 @@ impl Run {
             (Attempt::Backoff { .. } | Attempt::Delayed { .. }, _) if self.is_paused => None,
             (Attempt::Backoff { until } | Attempt::Delayed { until }, _)
             | (Attempt::Doing, Effect::Wait { until, .. }) => Some(*until),
+            (Attempt::Doing, Effect::AskHuman { .. }) if !self.is_paused => {
+                self.unanswered_at(open).map(|(until, _)| until)
+            }
             (Attempt::Doing | Attempt::Probing | Attempt::Interrupted | Attempt::Unknown { .. }, _) => None,
         });
         times.min()
+    }
+
+    /// When a question goes on without an answer, and how; `None` if it waits for one without end.
+    pub(super) fn unanswered_at(&self, open: &OpenStep) -> Option<(Timestamp, &Unanswered)> {
+        let rule = self.born.as_ref()?.agent.on.unanswered.as_ref()?;
+        Some((open.since.after(Duration::from_millis(rule.after_ms)), rule))
     }
 }

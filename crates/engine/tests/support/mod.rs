@@ -167,11 +167,13 @@ pub fn agent() -> AgentSpec {
             ("wait".to_owned(), tool(Class::Pure)),
             ("ask_human".to_owned(), tool(Class::Pure)),
             ("delegate".to_owned(), tool(Class::Keyed)),
+            ("finish".to_owned(), tool(Class::Pure)),
         ]),
         sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
         open_max: saggar_engine::OPEN_STEPS_DEFAULT,
+        on: Default::default(),
         agents: BTreeMap::new(),
     }
 }
