@@ -69,9 +69,10 @@ pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use project_secret::{EffectiveBinding, EffectiveSlot, ProjectSecret, RemoveSecret, SecretList, SetSecret};
 pub use run::{
-    Agent, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery, ListRuns, OpenStepState,
-    ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent,
-    RunParked, RunQuestion, SignalRun, StartRun, StepDecision, SubAgent,
+    Agent, AgentFallbacks, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery,
+    ListRuns, OpenStepState, ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList,
+    RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion, SignalRun, StartRun, StepDecision, SubAgent, ToolKind,
+    WhenFailing, WhenUnanswered, WhenUncertain,
 };
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{

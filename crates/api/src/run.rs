@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use saggar_domain::model::{Millionths, ReasoningEffort, Sampling};
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentHash, AgentSandbox, HostPath, ProjectId, RunId, RunState, SandboxId, Timeout};
+use saggar_domain::secret::SecretName;
+use saggar_domain::{
+    AgentHash, AgentSandbox, HostPath, HttpEndpoint, ProjectId, RunId, RunState, SandboxId, Schema, Timeout,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
@@ -73,6 +76,9 @@ pub struct Agent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub parallel: Option<u32>,
+    /// What happens where a run would stop for a person.
+    #[serde(default, skip_serializing_if = "AgentFallbacks::is_empty")]
+    pub on: AgentFallbacks,
     /// Other agents that it and its children may start with `delegate`, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, SubAgent>,
@@ -105,6 +111,9 @@ pub struct SubAgent {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub parallel: Option<u32>,
+    /// What happens where a run would stop for a person.
+    #[serde(default, skip_serializing_if = "AgentFallbacks::is_empty")]
+    pub on: AgentFallbacks,
 }
 
 impl Agent {
@@ -133,6 +142,14 @@ impl Agent {
             let most = Self::VERSION_LEN_MAX;
             let message = format!("version: {version:?} is not a version: 1 to {most} visible ASCII characters");
             return wrong(message, "write it like \"1.2.0\"");
+        }
+        let others = self.agents.iter().map(|(name, other)| (format!("agents.{name}."), &other.tools));
+        for (at, tools) in [(String::new(), &self.tools)].into_iter().chain(others) {
+            for (name, tool) in tools {
+                if let Err((message, help)) = tool.endpoint(name) {
+                    return Some((format!("{at}{message}"), help));
+                }
+            }
         }
         let others = self.agents.values().map(|other| &other.model);
         [&self.model].into_iter().chain(others).find_map(AgentModel::wrong)
@@ -293,6 +310,143 @@ pub struct AgentTool {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(ignore)]
     pub parallel: Option<bool>,
+    /// `http` declares a tool: an HTTP endpoint. The following fields describe it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kind: Option<ToolKind>,
+    /// What it does, for the model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// Where it is: `https://host/path`. `{name}` in the path stands for an argument.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "https://api.example.com/v1/items/{id}")]
+    pub url: Option<String>,
+    /// The method; `POST` if absent. Arguments become a JSON body, or for GET, HEAD, DELETE and OPTIONS the query.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The JSON Schema of its arguments, which describes an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub schema: Option<Value>,
+    /// Headers of every request. Credentials go into a secret.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// The header that gets the idempotency key of the call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "Idempotency-Key")]
+    pub idempotency_header: Option<String>,
+    /// A secret of the project that every request gets. Its binding says where it may go, and into which slot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub secret: Option<SecretName>,
+}
+
+/// The kinds of tools that an agent can declare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ToolKind {
+    /// An HTTP endpoint.
+    Http,
+}
+
+impl AgentFallbacks {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl AgentTool {
+    /// The endpoint that it declares; `None` for a tool that every agent may have. The error and the remedy otherwise.
+    pub fn endpoint(&self, name: &str) -> Result<Option<HttpEndpoint>, (String, String)> {
+        let Self { kind, description, url, method, schema, headers, idempotency_header, secret, .. } = self;
+        let wrong = |message: String, help: &str| Err((message, help.to_owned()));
+        let Some(ToolKind::Http) = kind else {
+            let given = [
+                ("description", description.is_some()),
+                ("url", url.is_some()),
+                ("method", method.is_some()),
+                ("schema", schema.is_some()),
+                ("headers", !headers.is_empty()),
+                ("idempotency_header", idempotency_header.is_some()),
+                ("secret", secret.is_some()),
+            ];
+            return match given.iter().find(|(_, is_given)| *is_given) {
+                None => Ok(None),
+                Some((field, _)) => wrong(
+                    format!("tools.{name}.{field}: it is for a tool that the agent declares"),
+                    "add kind = \"http\" to declare one, or remove the field",
+                ),
+            };
+        };
+        let (Some(url), Some(description), Some(schema)) = (url, description, schema) else {
+            return wrong(
+                format!("tools.{name}: it has no url, no description or no schema"),
+                "a tool of kind \"http\" needs all three; docs/tools.md shows one",
+            );
+        };
+        let schema = match Schema::new(schema.clone()) {
+            Ok(schema) => schema,
+            Err(error) => return wrong(format!("tools.{name}.schema: {error}"), "correct the schema"),
+        };
+        Ok(Some(HttpEndpoint {
+            description: description.clone(),
+            url: url.clone(),
+            method: method.clone().unwrap_or_else(|| "POST".to_owned()),
+            schema,
+            headers: headers.clone(),
+            idempotency_header: idempotency_header.clone(),
+            secret: secret.clone(),
+        }))
+    }
+}
+
+/// What happens where a run would stop for a person.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct AgentFallbacks {
+    /// When it can't be determined whether a call was done: `park` (the default) for a person's decision, `retry`, or
+    /// `abandon`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncertain: Option<WhenUncertain>,
+    /// When the last attempt of a call failed: `fail` (the default), or `ask` for a person's decision.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failing: Option<WhenFailing>,
+    /// When nobody answers a question; absent, it waits without end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unanswered: Option<WhenUnanswered>,
+}
+
+/// When it can't be determined whether a call was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenUncertain {
+    /// A person decides.
+    Park,
+    /// It is done again, although it may have been done.
+    Retry,
+    /// The run ends.
+    Abandon,
+}
+
+/// When the last attempt of a call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenFailing {
+    /// The model is told; without a model the run fails.
+    Fail,
+    /// A person decides.
+    Ask,
+}
+
+/// When nobody answers a question.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct WhenUnanswered {
+    /// The time for an answer.
+    #[schema(value_type = schema::TimeSpan)]
+    pub after: Timeout,
+    /// The answer that the model gets then. Without one, the run fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answer: Option<String>,
 }
 
 /// What happens after a crash in the middle of an effect.
@@ -694,4 +848,16 @@ pub struct ReplayDivergence {
     pub derived: Option<Value>,
 }
 
-only_from_an_object!(StartRun, Agent, SubAgent, AgentModel, AgentTool, RunBudget, SignalRun, DecideStep, ForkRun);
+only_from_an_object!(
+    StartRun,
+    Agent,
+    SubAgent,
+    AgentModel,
+    AgentTool,
+    AgentFallbacks,
+    WhenUnanswered,
+    RunBudget,
+    SignalRun,
+    DecideStep,
+    ForkRun
+);

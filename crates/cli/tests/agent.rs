@@ -86,6 +86,30 @@ fn a_contradictory_agent_is_refused_with_its_place_and_the_remedy_and_starts_no_
         ("[sandbox.limits]\ntimeout = \"5m\"", "sandbox.limits.timeout", "tools.shell.timeout"),
         ("[agents.other]\nmodel = { provider = \"scripted\", script = { turns = [] } }", "needs the tool", "correct"),
         ("system = \"a\"\ninstructions = \"b\"", "duplicate field", "two names of one field"),
+        (
+            "[tools.look]\nkind = \"http\"\ndescription = \"d\"\nurl = \"https://{host}/\"\nschema = { type = \"object\" }",
+            "agent.toml line 7: tools.look.url: only its path may have arguments",
+            "must not choose where a call goes",
+        ),
+        ("[tools]\nshell = { url = \"https://a.example\" }", "line 5: tools.shell.url: it is for", "kind = \"http\""),
+        ("[tools.look]\nkind = \"http\"", "agent.toml line 4: tools.look: it has no url", "docs/tools.md"),
+        (
+            "[tools.look]\nkind = \"http\"\ndescription = \"d\"\nurl = \"https://a.example\"\nschema = \"no.json\"",
+            "names the schema",
+            "tools.look.schema",
+        ),
+        (
+            "[tools.shell]\nkind = \"http\"\ndescription = \"d\"\nurl = \"https://a.example\"\nschema = { type = \"object\" }",
+            "agent.toml line 4: tools.shell: it has the name of a built-in tool",
+            "a name of its own",
+        ),
+        (
+            "[tools]\ncode = {}\n[on]\nuncertain = \"retry\"",
+            "agent.toml line 7: on.uncertain: it is \"retry\", and the tool \"code\" has the class `once`",
+            "park",
+        ),
+        ("[on]\nunanswered = { after = \"1h\" }", "agent.toml line 5: on.unanswered: it says", "ask_human = {}"),
+        ("[on]\nbudget = \"ask\"", "agent.toml line 5 is not a valid agent: unknown field `budget`", "docs/agent.md"),
     ] {
         agent(&directory, more, "{ text = \"Done.\" }");
         for arguments in [&["agent", "check"][..], &["agent", "run", "work"]] {

@@ -59,6 +59,7 @@ pages! {
     the_example_of_a_server_shows_what_happens: "examples/server/README.md",
     the_example_of_e2b_shows_what_happens: "examples/e2b/README.md",
     the_example_of_an_agent_shows_what_happens: "examples/agent/README.md",
+    the_example_of_five_agents_shows_what_happens: "examples/agents/README.md",
     the_example_of_systemd_shows_what_happens: "examples/systemd/README.md",
 }
 

@@ -239,3 +239,53 @@ fn the_sandbox_of_a_run_that_asks_or_is_parked_sleeps_and_comes_back() {
     assert_eq!(given.last().expect("the last")["stdout"], "kept\n", "{given:?}");
     until_sandbox(&server, &sandbox, "ended");
 }
+
+#[test]
+fn three_executors_work_at_once_under_one_manager_each_with_its_own_share() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let turns = json!([
+        { "calls": [delegate("one"), delegate("two"), delegate("three")] },
+        { "text": "finished" },
+    ]);
+    // Each leaves its mark in a sandbox of its own, asks, and looks for the marks of the others.
+    let helper = json!([
+        { "calls": [shell("echo mine >> /tmp/mark"), ask("Go on?")] },
+        { "calls": [shell("cat /tmp/mark")] },
+        { "text": "done" },
+    ]);
+    let mut manager = parent(turns, helper, json!({ "steps": 31, "tool_calls": 24 }));
+    manager["agent"]["parallel"] = json!(3);
+    manager["agent"]["agents"]["helper"]["tools"] = json!({ "shell": {}, "ask_human": {} });
+    let run = start(&server, &manager);
+    let mut asking = Vec::new();
+    eventually("all three work at once", || {
+        asking = children(&server, &run);
+        asking.len() == 3 && asking.iter().all(|child| child["state"] == "asking")
+    });
+    let shown = server.get(&format!("/api/v1/runs/{run}")).expect(200);
+    let delegating: Vec<&Value> =
+        shown["open_steps"].as_array().expect("a list").iter().map(|step| &step["child"]).collect();
+    assert_eq!(delegating.len(), 3, "{shown}");
+    let sandboxes: std::collections::BTreeSet<_> = asking.iter().map(|child| child["sandbox_id"].to_string()).collect();
+    assert_eq!(sandboxes.len(), 3, "each has a sandbox of its own");
+    // What the manager has left, in equal shares: none can use up another's.
+    for child in delegating {
+        let path = format!("/api/v1/runs/{}/journal", child.as_str().expect("an id"));
+        let first = server.get(&path).expect(200)["items"][0].clone();
+        assert_eq!(
+            (&first["agent"]["budget"]["steps"], &first["agent"]["budget"]["tool_calls"]),
+            (&json!(9), &json!(7)),
+            "{first}"
+        );
+    }
+    // They end in another order than they were asked for.
+    for child in asking {
+        answer(&server, child["id"].as_str().expect("an id"), "yes");
+    }
+    let finished = until_state(&server, &run, "finished");
+    assert_eq!(finished["outcome"]["outcome"], "completed", "{finished}");
+    for child in children(&server, &run) {
+        let given = results(&server, child["id"].as_str().expect("an id"));
+        assert_eq!(given[2]["stdout"], "mine\n", "{given:?}");
+    }
+}

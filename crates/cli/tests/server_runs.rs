@@ -9,8 +9,8 @@ mod runs;
 use http::{Server, command, eventually};
 use runs::ledger::Ledger;
 use runs::{
-    agent, agent_with, begin, gated, http as call_http, results, said, shell, start, until_completed, until_gated,
-    until_state,
+    agent, agent_with, begin, events, gated, http as call_http, results, said, shell, start, until_completed,
+    until_gated, until_state,
 };
 use serde_json::{Value, json};
 
@@ -320,4 +320,56 @@ fn a_run_is_found_by_its_agent_labels_and_time_and_removed_once_it_is_over() {
     }
     server.delete(&format!("/api/v1/runs/{other}")).problem(404, "not_found");
     assert_eq!(listed("agent=tester"), [run]);
+}
+
+fn ask(question: &str) -> Value {
+    json!({ "tool": "ask_human", "arguments": { "question": question } })
+}
+
+#[test]
+fn a_wait_ends_with_its_signal_and_finish_ends_the_run() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let wait = |seconds: u64| json!({ "tool": "wait", "arguments": { "seconds": seconds, "signal": "built" } });
+    let finish = json!({ "tool": "finish", "arguments": { "output": { "passed": true } } });
+    let turns = json!([
+        { "calls": [ask("Ready?")] },
+        { "calls": [wait(3600)] },
+        { "calls": [wait(3601)] },
+        { "calls": [finish, wait(3602)] },
+    ]);
+    let run = begin(&server, &agent_with(json!({ "finish": {} }), turns));
+    let asked = until_state(&server, &run, "asking");
+    // Before the wait for it.
+    assert!(saggar(&server, &["runs", "signal", &run, "built", "red"]).0);
+    let question = asked["question"]["id"].to_string();
+    assert!(saggar(&server, &["runs", "answer", &run, "--question", &question, "yes"]).0);
+    let waiting = until_state(&server, &run, "waiting");
+    assert_eq!(waiting["open_steps"][0]["text"], "signal built", "{waiting}");
+    let (_, shown) = saggar(&server, &["runs", "show", &run]);
+    assert!(shown.contains("signal built"), "{shown}");
+    // It stays asleep through a message, which the model reads with its next call.
+    assert!(saggar(&server, &["runs", "say", &run, "take", "care"]).0);
+    assert!(saggar(&server, &["runs", "signal", &run, "built", "green"]).0);
+    let finished = until_completed(&server, &run);
+    assert_eq!(finished["outcome"]["answer"]["text"], r#"{"passed":true}"#);
+    let given = results(&server, &run);
+    let not_done = "not done: an earlier call of the same reply has finished the run";
+    assert_eq!(given, ["yes", "red", "green", "the run is finished", not_done]);
+    let said = events(&server, &run, "signal_received");
+    let names: Vec<&Value> = said.iter().map(|signal| &signal["name"]).collect();
+    assert_eq!(names, ["built", "answer", "message", "built"]);
+}
+
+#[test]
+fn a_question_that_nobody_answers_gets_the_answer_that_the_agent_has_for_it() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let mut agent = agent_with(json!({}), json!([{ "calls": [ask("Which colour?")] }, { "text": "Painted." }]));
+    agent["agent"]["on"] = json!({ "unanswered": { "after": "1s", "answer": "blue" } });
+    let run = begin(&server, &agent);
+    until_completed(&server, &run);
+    assert_eq!(results(&server, &run), ["blue"]);
+    agent["agent"]["on"]["unanswered"] = json!({ "after": "1s" });
+    let run = begin(&server, &agent);
+    let failed = until_state(&server, &run, "finished");
+    assert_eq!(failed["outcome"]["failure"]["code"], "unanswered", "{failed}");
 }

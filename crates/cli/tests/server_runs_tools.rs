@@ -280,3 +280,44 @@ fn code_keeps_its_state_from_call_to_call_and_an_error_is_told() {
     assert_eq!((&third["status"], &third["error"]["name"]), (&json!("error"), &json!("ZeroDivisionError")));
     assert_eq!((&fourth["stderr"], &fourth["error"]["value"]), (&json!("hi\n"), &json!("1")));
 }
+
+#[test]
+fn a_session_of_the_shell_keeps_its_state_and_says_when_it_ended() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let call =
+        |line: &str, session: &str| json!({ "tool": "shell", "arguments": { "command": line, "session": session } });
+    let calls = vec![
+        call("cd /tmp; n=41; more() { echo $((n + 1)); }; false", "a"),
+        call("pwd; more", "a"),
+        call("pwd; more", "b"),
+        call("exit 3", "a"),
+        call("echo ${n:-nothing}", "a"),
+        json!({ "tool": "shell", "arguments": { "command": ["echo", "it's", "$n"], "session": "a", "cwd": "/var" } }),
+        call("yes | head -c 200000", "a"),
+    ];
+    let tools = json!({ "shell": { "timeout": "60s", "class": "pure" } });
+    let run = begin(&server, &agent_with(tools, one_by_one(calls)));
+    until_completed(&server, &run);
+    let given = texts(&server, &run);
+    let told: Vec<Value> = given.iter().filter(|text| text.contains("session")).map(|text| said(text)).collect();
+    let shown = |at: usize, field: &str| told[at][field].clone();
+    assert_eq!((shown(0, "exit_code"), shown(0, "session")), (json!(1), json!("new")), "{told:#?}");
+    assert_eq!((shown(1, "stdout"), shown(1, "session")), (json!("/tmp\n42\n"), json!("kept")));
+    assert_eq!(
+        (shown(2, "session"), shown(2, "status")),
+        (json!("new"), json!("exited")),
+        "another name, another bash"
+    );
+    assert_ne!(shown(2, "stdout"), json!("/tmp\n42\n"));
+    assert_eq!((shown(3, "status"), shown(3, "exit_code")), (json!("died"), Value::Null));
+    assert!(shown(3, "session").as_str().is_some_and(|text| text.starts_with("ended")), "{told:#?}");
+    assert_eq!(shown(4, "stdout"), "nothing\n");
+    assert_eq!(shown(5, "stdout"), "it's $n\n");
+    assert_eq!(shown(6, "stdout").as_str().map(str::len), Some(65536));
+    assert_eq!(shown(6, "bytes_dropped"), 200_000 - 65536);
+    let intended = events(&server, &run, "step_intended");
+    let classes: Vec<&Value> =
+        intended.iter().filter(|step| step["effect"]["do"] == "call_tool").map(|step| &step["class"]).collect();
+    assert!(classes.iter().all(|class| **class == "once"), "nobody can be asked about it: {classes:?}");
+}

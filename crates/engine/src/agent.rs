@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use saggar_domain::model::Sampling;
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser};
+use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser, HttpEndpoint};
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
@@ -116,6 +116,9 @@ pub struct ToolSpec {
     /// Where a tool with a network may go, beside what the operator allows. Without it, wherever the operator allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub egress: Option<EgressDraft>,
+    /// The endpoint that performs it; `None` for a tool that every agent may have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub endpoint: Option<Box<HttpEndpoint>>,
     /// Whether calls of one reply may be made beside each other. A tool of class `once` is always alone.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_parallel: bool,

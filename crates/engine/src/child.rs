@@ -86,7 +86,8 @@ impl Run {
             None => own.clone(),
             Some(name) => own.agents.get(name)?.clone(),
         };
-        spec.tools.retain(|name, _| own.tools.contains_key(name));
+        // The same name could be another endpoint.
+        spec.tools.retain(|name, tool| own.tools.get(name).is_some_and(|own| own.endpoint == tool.endpoint));
         spec.sandbox = spec.sandbox.within(&own.sandbox);
         spec.directory = own.directory.clone();
         spec.agents = own.agents.clone();

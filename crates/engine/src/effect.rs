@@ -80,6 +80,9 @@ pub struct ToolCall {
     /// call's result, and nothing is performed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub invalid: Option<String>,
+    /// What a crash in the middle of it means, if that is more harm than of its tool's other calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -45,4 +45,4 @@ pub use replay::{Divergence, Replayed, replay};
 pub use reply::{ModelReply, Said, SaidPart};
 pub use retry::RetryPolicy;
 pub use rules::Rules;
-pub use run::{ANSWER, Attempt, MESSAGE, Message, OpenStep, Pending, Run, RunStatus, Work};
+pub use run::{ANSWER, Attempt, MESSAGE, Message, OpenStep, Pending, RESULT_MARKS_LEN, Run, RunStatus, Work};

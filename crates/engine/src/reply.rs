@@ -75,7 +75,7 @@ impl ModelReply {
                     let model::ToolCall { id, name, arguments, verbatim } = call;
                     let id = unique(id, calls.len(), &mut ids);
                     let arguments = Body::text(arguments);
-                    calls.push(ToolCall { id, tool: name, arguments, read: None, invalid: None });
+                    calls.push(ToolCall { id, tool: name, arguments, read: None, invalid: None, class: None });
                     SaidPart::Call { verbatim: verbatim.map(kept) }
                 }
                 other => SaidPart::Part(into_bodies(other)),

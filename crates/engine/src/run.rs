@@ -43,7 +43,7 @@ use crate::rules::Rules;
 use conversation::Conversation;
 use kept::Kept;
 
-pub use conversation::Message;
+pub use conversation::{Message, RESULT_MARKS_LEN};
 pub use kept::MESSAGE;
 pub use open::{Attempt, OpenStep};
 pub use pending::{Pending, Work};

@@ -183,9 +183,9 @@ fn a_fork_between_a_signal_and_the_end_of_the_wait_has_the_signal() {
 fn a_signal_is_not_waited_for_by_the_name_of_answers() {
     let mut driven = Driven::start(agent());
     let events = driven.reply(&[("wait", r#"{"seconds":60,"signal":"answer"}"#)]);
-    let refused = events.iter().any(
-        |event| matches!(event, Event::StepSettled { result: Settled::Returned(result), .. } if result.is_error),
-    );
+    let refused = events
+        .iter()
+        .any(|event| matches!(event, Event::StepSettled { result: Settled::Returned(result), .. } if result.is_error));
     assert!(refused, "{events:?}");
     driven.check();
 }

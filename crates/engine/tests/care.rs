@@ -233,10 +233,13 @@ fn long_arguments_of_the_engines_own_tools_are_those_that_were_read() {
         arguments: blob(20_000),
         read: read.map(Box::new),
         invalid: None,
+        class: None,
     };
     let question = BuiltIn::AskHuman { question: blob(19_000) };
     let task = BuiltIn::Delegate { task: blob(19_000), agent: None };
-    for (tool, read) in [("wait", BuiltIn::Wait { seconds: 60, signal: None }), ("ask_human", question), ("delegate", task)] {
+    for (tool, read) in
+        [("wait", BuiltIn::Wait { seconds: 60, signal: None }), ("ask_human", question), ("delegate", task)]
+    {
         let mut driven = Driven::start(agent());
         let reply = ModelReply::new(Body::text(""), vec![call(tool, Some(read))]);
         driven.report(Report::Replied { reply, usage: Usage::default() }).unwrap();
@@ -272,6 +275,7 @@ fn a_malformed_call_is_answered_with_what_is_wrong_and_nothing_is_performed() {
         arguments: Body::text("{}"),
         read: None,
         invalid: invalid.map(str::to_owned),
+        class: None,
     };
     let calls = vec![call("once", Some("\"n\" is missing")), call("wait", Some("no seconds")), call("pure", None)];
     let reply = ModelReply::new(Body::text(""), calls);

@@ -28,5 +28,5 @@ pub use run::{CodeEvent, Running};
 
 pub use warm::ModuleName;
 
-pub(crate) use contexts::Contexts;
+pub(crate) use contexts::{Contexts, Found};
 pub(crate) use warm::{VARIABLE as WARM_VARIABLE, imports as warm_imports};

@@ -45,5 +45,5 @@ pub use real::{RealEffects, RunSettings, ScriptError};
 pub use standing::{DoingNow, OpenNow};
 pub use stored_agent::{agent_of_entry, with_agent};
 pub(crate) use tools::Exits;
-pub use tools::{CATALOGUE, HttpRule, Needs, Performer, Tool};
+pub use tools::{CATALOGUE, HttpRule, Needs, Performer, Tool, default_class};
 pub use worker::{Worker, WorkerSettings};

@@ -42,7 +42,14 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
     let tool = |(name, class): (&str, Class)| {
         (
             name.to_owned(),
-            ToolSpec { class, retry: RETRY, timeout_ms: 2000, egress: None, is_parallel: class != Class::Once },
+            ToolSpec {
+                class,
+                retry: RETRY,
+                timeout_ms: 2000,
+                egress: None,
+                endpoint: None,
+                is_parallel: class != Class::Once,
+            },
         )
     };
     AgentSpec {
@@ -64,6 +71,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         budget,
         repeats_max: 1000,
         open_max: OPEN_MAX,
+        on: Default::default(),
         agents: BTreeMap::new(),
     }
 }
@@ -91,7 +99,7 @@ pub(crate) fn reply(agent: &AgentSpec, replies: u64) -> ModelReply {
                 _ => format!("{{\"n\": {index}}}"),
             };
             let (id, tool, arguments) = (format!("{replies}.{index}"), tool.to_owned(), Body::text(arguments));
-            ToolCall { id, tool, arguments, read: None, invalid: None }
+            ToolCall { id, tool, arguments, read: None, invalid: None, class: None }
         })
         .collect();
     let text = if chance.per_mille(30) { "z".repeat(20_000) } else { format!("turn {replies}") };

@@ -9,7 +9,7 @@ use saggar_domain::RunId;
 use saggar_server::CheckedAgent;
 use serde_json::{Value, json};
 
-use super::agent_file::read_agent;
+use super::agent_file::{line_of, read_agent};
 use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::shown::line;
@@ -33,16 +33,21 @@ When you are done, say what you did in one sentence.
 """
 
 [model]
-# What the model says, turn by turn; a path of a JSON file works too.
+# A model of the server. `saggar models list` prints its routes:
+# route = "gpt-5"
+# Until there is one, this is what the model says, turn by turn; a path of a JSON file works too. Remove it then.
 provider = "scripted"
 script = { turns = [
     { text = "I look around.", calls = [{ tool = "shell", arguments = { command = "pwd; ls" } }] },
-    { text = "Hello! Replace [model] by a real one, and I will do what you ask." },
+    { text = "Hello! Give me the route of a model, and I will do what you ask." },
 ] }
 
 [tools]
 shell = { timeout = "5m" }
 files = {}
+edit = {}
+ask_human = {}
+finish = {}
 
 [sandbox]
 # network = "proxied"
@@ -52,6 +57,10 @@ files = {}
 [budget]
 steps = 50
 time = "1h"
+
+# What happens where the run would stop for a person.
+# [on]
+# unanswered = { after = "4h", answer = "Nobody is here. Take the careful way." }
 "#;
 
 pub(crate) fn init(file: &Path, name: Option<String>, is_json: bool) -> CommandResult {
@@ -84,7 +93,8 @@ pub(crate) fn init(file: &Path, name: Option<String>, is_json: bool) -> CommandR
 pub(crate) fn checked(file: &Path) -> Result<(Agent, CheckedAgent), CommandFailure> {
     let agent = read_agent(file)?;
     let checked = saggar_server::check_agent(&agent).map_err(|problem| {
-        CommandFailure::ours("invalid_agent", format!("{}: {}", file.display(), problem.message), problem.help)
+        let line = line_of(file, &problem.message);
+        CommandFailure::ours("invalid_agent", format!("{}{line}: {}", file.display(), problem.message), problem.help)
     })?;
     Ok((agent, checked))
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use saggar_api::{Agent, AgentModel};
+use saggar_api::{Agent, AgentModel, AgentTool};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -22,7 +22,54 @@ pub(crate) fn read_agent(path: &Path) -> Result<Agent, CommandFailure> {
     for model in others.chain([&mut agent.model]) {
         read_script(path, model)?;
     }
+    let others = agent.agents.values_mut().flat_map(|other| &mut other.tools);
+    for (name, tool) in others.chain(&mut agent.tools) {
+        read_schema(path, name, tool)?;
+    }
     Ok(agent)
+}
+
+/// The line of the place that a problem's message begins with, such as `tools.lookup.url: …`: ` line 3`, or nothing if
+/// the file doesn't say.
+pub(crate) fn line_of(path: &Path, message: &str) -> String {
+    let found = || {
+        let text = saggar_given::read_given_text(path, AGENT_LEN_MAX).ok()?;
+        let (place, _) = message.split_once(": ")?;
+        let mut names = place.split('.');
+        let document = toml::de::DeTable::parse(&text).ok()?;
+        let mut table = document.get_ref();
+        let mut at = None;
+        // As deep as the file goes: a problem may be that something is missing.
+        while let Some((key, value)) = names.next().and_then(|name| table.iter().find(|(key, _)| key.get_ref() == name))
+        {
+            at = Some(key.span().start);
+            match value.get_ref() {
+                toml::de::DeValue::Table(inner) => table = inner,
+                _ => break,
+            }
+        }
+        Some(format!(" line {}", text.get(..at?)?.matches('\n').count() + 1))
+    };
+    match Format::of(path) {
+        Format::Toml => found().unwrap_or_default(),
+        Format::Json => String::new(),
+    }
+}
+
+/// A declared tool's schema may be in a file of its own.
+fn read_schema(beside: &Path, tool: &str, declared: &mut AgentTool) -> Result<(), CommandFailure> {
+    let Some(file) = declared.schema.as_ref().and_then(Value::as_str) else { return Ok(()) };
+    let path = beside.parent().unwrap_or(Path::new(".")).join(file);
+    if matches!(path.try_exists(), Ok(false)) {
+        return Err(invalid(
+            format!("{} names the schema {}, which does not exist", beside.display(), path.display()),
+            format!("correct tools.{tool}.schema; a relative path starts at the directory of the agent file"),
+        ));
+    }
+    let text =
+        saggar_given::read_given_text(&path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(&path, &error))?;
+    declared.schema = Some(Format::of(&path).value(&path, &text)?);
+    Ok(())
 }
 
 /// An unsupported provider is reported first, because errors in its other fields would only confuse.

@@ -96,15 +96,30 @@ pub(crate) enum RunsCommand {
         #[arg(long, value_name = "ID")]
         question: Option<u64>,
     },
-    /// Send a message to a run's agent
+    /// Tell a run's agent something
     #[command(
-        after_help = "To answer the run's question, use: saggar runs answer.\n\nExample:\n  saggar runs signal $id note 'the tests are in the other directory'"
+        after_help = "The agent reads it before its model's next reply. To answer the run's question, use: saggar runs answer.\n\nExample:\n  saggar runs say $id the tests are in the other directory"
+    )]
+    Say {
+        /// The run's id
+        #[arg(value_name = "RUN", value_parser = run_id)]
+        run: RunId,
+        /// Text of the message; several words are joined by spaces
+        #[arg(value_name = "TEXT", required = true)]
+        text: Vec<String>,
+        /// Message id: a message with the same id is delivered once
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+    },
+    /// Send a signal, which ends a wait for it
+    #[command(
+        after_help = "To tell the agent something, use: saggar runs say. To answer its question: saggar runs answer.\n\nExample:\n  saggar runs signal $id built 'all tests passed'"
     )]
     Signal {
         /// The run's id
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
-        /// Kind of message, a word of your choice such as `note`; the agent is given the text
+        /// Name of the signal, such as `built`; the agent is given the text
         #[arg(value_name = "NAME")]
         name: String,
         /// Text of the message

@@ -18,6 +18,8 @@ use super::run_arguments::{ForkAt, RunsCommand};
 use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
+/// The name of the signal that is a person's message.
+const MESSAGE: &str = "message";
 /// Exit status for a run that did not complete successfully.
 const NOT_COMPLETED: u8 = 1;
 /// Number of children shown with a run; `list --child-of` lists all.
@@ -65,6 +67,11 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             show(&shown, &children, is_json)
         }
         RunsCommand::Follow { run, after } => follow_run(&client.run(run), after.unwrap_or(0), is_json).await,
+        RunsCommand::Say { run, text, id } => {
+            let (name, body) = (MESSAGE.to_owned(), text.join(" "));
+            client.run(run).signal(&SignalRun { id, name, body, question: None }).await?;
+            Ok(0)
+        }
         RunsCommand::Signal { run, name, body, id } => {
             client.run(run).signal(&SignalRun { id, name, body, question: None }).await?;
             Ok(0)
@@ -193,6 +200,10 @@ fn awaits(run: &Run, open: &RunOpenStep) -> String {
             text += &format!("           do it again:      saggar runs decide {} {step} retry\n", run.id);
             text += &format!("           it was done:      saggar runs decide {} {step} done --result TEXT\n", run.id);
             text += &format!("           abandon the run:  saggar runs decide {} {step} abandon\n", run.id);
+        }
+        OpenStepState::Waiting if !said.is_empty() => {
+            text += &format!("  waits    for {said}\n");
+            text += &format!("           send it: saggar runs signal {} NAME TEXT\n", run.id);
         }
         OpenStepState::Running
         | OpenStepState::Waiting

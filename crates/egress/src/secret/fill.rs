@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 use crate::http::{Body, headers};
 use crate::record::Record;
 use crate::refuse::Page;
-use crate::secret::held::{Chosen, Content};
+use crate::secret::held::{Chosen, Content, Held};
 use crate::secret::payload::{self, Payload};
 use crate::secret::sigv4::{self, Scope};
 use crate::session::Shared;
@@ -38,13 +38,8 @@ pub(crate) async fn fill(
     }
     for held in chosen.held() {
         match &held.content {
-            Content::Header(name, value) => {
-                let slot = name.as_str().replace('_', "-");
-                headers::remove_folded(&mut parts.headers, |name| name == slot);
-                parts.headers.insert(name.clone(), value.clone());
-            }
-            Content::Query { parameter, value } => {
-                if !put_parameter(parts, parameter, value.expose()) {
+            Content::Header(..) | Content::Query { .. } => {
+                if !put(held, parts) {
                     return Err((unfit(record, to), Some(body)));
                 }
             }
@@ -61,6 +56,20 @@ pub(crate) async fn fill(
         return Err((unfit(record, to), None));
     }
     Ok(body)
+}
+
+/// Fills a slot that is a header or a parameter. `false` if the result is not a path of a request.
+pub(super) fn put(held: &Held, parts: &mut Parts) -> bool {
+    match &held.content {
+        Content::Header(name, value) => {
+            let slot = name.as_str().replace('_', "-");
+            headers::remove_folded(&mut parts.headers, |name| name == slot);
+            parts.headers.insert(name.clone(), value.clone());
+            true
+        }
+        Content::Query { parameter, value } => put_parameter(parts, parameter, value.expose()),
+        Content::SigV4 { .. } => false,
+    }
 }
 
 /// Replaces all parameters of this name. `false` if the result is not a path of a request.

@@ -101,6 +101,11 @@ impl Secrets {
         &self.rules
     }
 
+    /// The name of the only one.
+    pub fn first_name(&self) -> &SecretName {
+        &self.held[0].name
+    }
+
     /// What answers must not contain.
     pub fn values(&self) -> Option<&Arc<Patterns>> {
         self.values.as_ref()

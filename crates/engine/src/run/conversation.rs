@@ -11,6 +11,9 @@ use crate::body::Body;
 use crate::effect::{ToolCall, ToolResult};
 use crate::reply::{ModelReply, message_tokens};
 
+/// Bytes that a request may add to the text of a tool's result: marks that say where it begins and ends.
+pub const RESULT_MARKS_LEN: u64 = 160;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// The system prompt.
@@ -162,7 +165,7 @@ impl Message {
         match self {
             Self::System(text) | Self::User(text) => message_tokens(text.length()),
             Self::Assistant(reply) => reply.tokens(),
-            Self::Tool { call, result } => message_tokens(result.content.length() + call.len() as u64),
+            Self::Tool { call, result } => message_tokens(result.content.length() + call.len() as u64 + RESULT_MARKS_LEN),
         }
     }
 }

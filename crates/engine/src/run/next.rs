@@ -37,6 +37,7 @@ const NOT_YET: &str = "the run goes on: a message has arrived meanwhile. Read it
 const NOT_MADE: &str = "not done: an earlier call of the same reply has finished the run";
 
 /// What a call asks for.
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 enum Asked {
     Do(Effect, Class),
     /// The end of the run, with this answer.
@@ -306,7 +307,8 @@ impl<'a> Planner<'a> {
             return Err(complaint.clone());
         }
         let Some(asked) = BuiltIn::of(call) else {
-            return Ok(Asked::Do(Effect::CallTool { call: call.clone() }, tool.class));
+            let class = call.class.filter(|class| *class == Class::Once).unwrap_or(tool.class);
+            return Ok(Asked::Do(Effect::CallTool { call: call.clone() }, class));
         };
         match asked? {
             BuiltIn::Wait { seconds, signal } => {

@@ -129,6 +129,7 @@ pub fn reply(calls: &[(&str, &str)]) -> ModelReply {
         arguments: Body::text(*arguments),
         read: None,
         invalid: None,
+        class: None,
     };
     ModelReply::new(Body::text("done"), calls.iter().enumerate().map(call).collect())
 }
@@ -143,8 +144,14 @@ pub fn parallel(open_max: u32) -> AgentSpec {
 }
 
 pub fn agent() -> AgentSpec {
-    let tool =
-        |class| ToolSpec { class, retry: RetryPolicy::default(), timeout_ms: 1000, egress: None, is_parallel: false };
+    let tool = |class| ToolSpec {
+        class,
+        retry: RetryPolicy::default(),
+        timeout_ms: 1000,
+        egress: None,
+        endpoint: None,
+        is_parallel: false,
+    };
     AgentSpec {
         name: "tester".to_owned(),
         identity: None,

@@ -44,6 +44,15 @@ pub struct NewContext {
     pub env: BTreeMap<String, String>,
 }
 
+/// What a context was when it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    New,
+    Kept,
+    /// Its process had ended: nothing that it had defined is left.
+    Replaced,
+}
+
 /// A context of a live sandbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Context {
@@ -214,6 +223,29 @@ impl Sandboxes {
         self.check_room(permit).await?;
         let tag = Tag { id: ContextId::from_random(random()), language, is_default: true, has_env: !env.is_empty() };
         Ok(self.start(permit, &here, tag, None, env.clone()).await?.id)
+    }
+
+    /// The context of that id, which its caller has derived from a name: started if there is none, and anew if its
+    /// process has ended, however.
+    pub(crate) async fn context_by_id(
+        &self,
+        permit: &Permit,
+        id: ContextId,
+        language: CodeLanguage,
+    ) -> Result<Found, Fault> {
+        let here = self.of_sandbox(exec_permit(permit)?);
+        let _making = here.making.lock().await;
+        let all = self.tagged(permit).await?;
+        let newest = all.iter().rev().find(|(tag, _)| tag.id == id);
+        let found = match newest {
+            Some((_, exec)) if exec.status.is_none() => return Ok(Found::Kept),
+            Some(_) => Found::Replaced,
+            None => Found::New,
+        };
+        self.check_room(permit).await?;
+        self.start(permit, &here, Tag { id, language, is_default: false, has_env: false }, None, BTreeMap::new())
+            .await?;
+        Ok(found)
     }
 
     /// Starts the process of a context anew, after it died during an execution. `false` if a client removed it.

@@ -1,11 +1,13 @@
 //! Long bodies: stored as blobs, before the entry that names them.
 
 use saggar_domain::model::Verbatim;
-use saggar_engine::{BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, Said, SaidPart, ToolCall, ToolResult};
+use saggar_engine::{
+    AgentSpec, BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, Said, SaidPart, ToolCall, ToolResult,
+};
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
-use super::tools::Tool;
+use super::tools::{Tool, check_arguments};
 
 /// Stores a long body as a blob; a short one stays as it is.
 pub async fn shelve<J: Journal>(journal: &J, body: Body) -> Result<Body, Error> {
@@ -30,9 +32,17 @@ pub async fn fetch<J: Journal>(journal: &J, body: &Body) -> Result<String, Error
 
 /// Checks the arguments of a call, and stores them as a blob if they are long. Arguments that the engine has to read
 /// are parsed before.
-async fn shelve_call<J: Journal>(journal: &J, call: &mut ToolCall) -> Result<(), Error> {
-    if let (Body::Text(text), Some(tool)) = (&call.arguments, Tool::find(&call.tool)) {
-        call.invalid = tool.check(text).err();
+async fn shelve_call<J: Journal>(journal: &J, agent: Option<&AgentSpec>, call: &mut ToolCall) -> Result<(), Error> {
+    if let Body::Text(text) = &call.arguments {
+        let endpoint = agent.and_then(|agent| agent.tools.get(&call.tool)?.endpoint.as_ref());
+        match (endpoint, Tool::find(&call.tool)) {
+            (Some(endpoint), _) => call.invalid = check_arguments(&call.tool, endpoint, text).err(),
+            (None, Some(tool)) => match tool.check(text) {
+                Ok(arguments) => call.class = tool.class_of.and_then(|class_of| class_of(&arguments)),
+                Err(complaint) => call.invalid = Some(complaint),
+            },
+            (None, None) => {}
+        }
     }
     if let Body::Text(text) = &call.arguments
         && call.arguments.is_too_long()
@@ -84,12 +94,16 @@ async fn shelve_verbatim<J: Journal>(
 }
 
 /// The same report with its long bodies stored as blobs.
-pub(super) async fn shelve_report<J: Journal>(journal: &J, report: Report) -> Result<Report, Error> {
+pub(super) async fn shelve_report<J: Journal>(
+    journal: &J,
+    agent: Option<&AgentSpec>,
+    report: Report,
+) -> Result<Report, Error> {
     Ok(match report {
         Report::Replied { reply, usage } => {
             let mut calls = reply.calls;
             for call in &mut calls {
-                shelve_call(journal, call).await?;
+                shelve_call(journal, agent, call).await?;
             }
             let text = shelve(journal, reply.text).await?;
             let said = match reply.said {

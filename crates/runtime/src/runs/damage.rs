@@ -107,6 +107,7 @@ fn nobody() -> AgentSpec {
         budget: Budget::default(),
         repeats_max: 1,
         open_max: 1,
+        on: Default::default(),
         agents: BTreeMap::new(),
     }
 }

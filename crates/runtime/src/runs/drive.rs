@@ -148,7 +148,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 Happened::Reported(reports) => {
                     // What ended together is recorded in one commit.
                     for (doing, report) in reports {
-                        let input = self.reported(doing, report).await;
+                        let input = self.reported(&driven.run, doing, report).await;
                         if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
                             tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
                         }
@@ -434,9 +434,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }))
     }
 
-    async fn reported(&self, doing: Doing, report: Report) -> Input {
+    async fn reported(&self, run: &Run, doing: Doing, report: Report) -> Input {
         let Doing { step, attempt, .. } = doing;
-        let report = self.until_done(|| shelve_report(&self.journal, report.clone())).await;
+        let report = self.until_done(|| shelve_report(&self.journal, run.agent(), report.clone())).await;
         Input::Reported { epoch: self.claimed.epoch, step, attempt, report, chance: self.effects.chance() }
     }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 use saggar_domain::model::RouteName;
 use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
-use saggar_engine::{AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run};
+use saggar_engine::{
+    AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run, ToolSpec, WhenUncertain,
+};
 use saggar_gateway::Gateway;
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
 use tokio::time::sleep;
@@ -16,7 +18,7 @@ use super::damage::unreadable;
 use super::hub::Hub;
 use super::real::check_script;
 use super::stored_agent::{agent_of_entry, pack, read_entry};
-use super::tools::{Needs, Tool};
+use super::tools::{Needs, Tool, check_endpoint};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -195,10 +197,12 @@ impl Runs {
 
     /// A run may use the secrets of its project and no others. Found out now, and not at its first command.
     async fn check_secrets(&self, project: &ProjectId, agent: &AgentSpec) -> Result<(), Fault> {
-        let others = agent.agents.values().flat_map(|other| &other.sandbox.secrets);
-        for used in others.chain(&agent.sandbox.secrets) {
-            if self.store.secret(project.clone(), used.name.clone()).await?.is_none() {
-                return Err(unknown_secret("the agent", &used.name));
+        for agent in agent.agents.values().chain([agent]) {
+            let of_tools = agent.tools.values().filter_map(|tool| tool.endpoint.as_ref()?.secret.as_ref());
+            for name in agent.sandbox.secrets.iter().map(|used| &used.name).chain(of_tools) {
+                if self.store.secret(project.clone(), name.clone()).await?.is_none() {
+                    return Err(unknown_secret("the agent", name));
+                }
             }
         }
         Ok(())
@@ -240,12 +244,18 @@ pub fn check_agent(agent: &AgentSpec) -> Result<(), Fault> {
         return Err(refuse(format!("an agent may name at most {AGENTS_MAX} others")));
     }
     for (name, other) in &agent.agents {
-        check_one(name, other)?;
+        check_one(name, other).map_err(|fault| within(name, fault))?;
         if !other.agents.is_empty() {
             return Err(refuse(format!("agent {name:?} names agents of its own: name them all in the first one")));
         }
         if let Some(tool) = other.tools.keys().find(|tool| !agent.tools.contains_key(*tool)) {
             return Err(refuse(format!("agent {name:?} has the tool {tool:?}, which the agent that starts it lacks")));
+        }
+        let is_another = |(tool, spec): &(&String, &ToolSpec)| agent.tools[*tool].endpoint != spec.endpoint;
+        if let Some((tool, _)) = other.tools.iter().find(is_another) {
+            return Err(refuse(format!(
+                "agent {name:?} declares the tool {tool:?} in another way than the agent that starts it"
+            )));
         }
         if let Some(more) = other.sandbox.beyond(&agent.sandbox) {
             return Err(refuse(format!(
@@ -274,6 +284,13 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         }
     };
     let is_known = |tool: &str| Tool::find(tool).is_some();
+    for (tool, spec) in &agent.tools {
+        if let Some(endpoint) = &spec.endpoint {
+            check_endpoint(tool, spec, endpoint).map_err(Fault::Refused)?;
+        }
+    }
+    let is_declared = |tool: &str| agent.tools.get(tool).is_some_and(|tool| tool.endpoint.is_some());
+    let is_known = |tool: &str| is_known(tool) || is_declared(tool);
     if let Some(tool) = agent.tools.keys().find(|tool| !is_known(tool)) {
         return Err(refuse(format!("unknown tool {tool:?}: use one of {}", Tool::names())));
     }
@@ -287,7 +304,7 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
             )));
         }
         let Some(egress) = &spec.egress else { continue };
-        if Tool::find(tool).is_none_or(|tool| tool.needs != Needs::Network) {
+        if !is_declared(tool) && Tool::find(tool).is_none_or(|tool| tool.needs != Needs::Network) {
             return Err(refuse(format!(
                 "the tool {tool:?} has network rules, and it doesn't go by them: remove `egress` there"
             )));
@@ -299,6 +316,7 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         }
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
+    check_fallbacks(agent)?;
     agent.sandbox.check().map_err(Fault::Refused)?;
     // A model that asks for a tool it doesn't have is told so and can go on. A script can't.
     match called.iter().find(|tool| !agent.tools.contains_key(*tool)) {
@@ -310,6 +328,47 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         Some(tool) => Err(refuse(format!("the script calls the unknown tool {tool:?}: use one of {}", Tool::names()))),
         None => Ok(()),
     }
+}
+
+/// Names the place in the definition for a problem of another agent in it.
+fn within(name: &str, fault: Fault) -> Fault {
+    match fault {
+        Fault::Refused(problem) if problem.message.starts_with("tools.") || problem.message.starts_with("on.") => {
+            let message = format!("agents.{name}.{}", problem.message);
+            Fault::Refused(Problem { message, ..problem })
+        }
+        other => other,
+    }
+}
+
+/// Refuses what an agent can't want together.
+fn check_fallbacks(agent: &AgentSpec) -> Result<(), Fault> {
+    let contradiction =
+        |message: String, help: String| Err(Fault::Refused(Problem::new(Code::Contradiction, message, help)));
+    let is_once = |(_, tool): &(&String, &ToolSpec)| tool.class == Class::Once;
+    if agent.on.uncertain == WhenUncertain::Retry
+        && let Some((tool, _)) = agent.tools.iter().find(is_once)
+    {
+        return contradiction(
+            format!(
+                "on.uncertain: it is \"retry\", and the tool {tool:?} has the class `once`: it may not be done twice"
+            ),
+            format!("use \"park\" or \"abandon\", or give {tool} the class `keyed` if a repeated call does no harm"),
+        );
+    }
+    if agent.on.unanswered.is_some() && !agent.tools.contains_key("ask_human") {
+        return contradiction(
+            "on.unanswered: it says what follows a question, and the agent has no tool to ask one".to_owned(),
+            "add `ask_human = {}` to [tools], or remove on.unanswered".to_owned(),
+        );
+    }
+    if agent.on.unanswered.as_ref().is_some_and(|rule| rule.after_ms == 0) {
+        return contradiction(
+            "on.unanswered.after: 0 leaves no time for an answer".to_owned(),
+            "use a time such as \"1h\"".to_owned(),
+        );
+    }
+    Ok(())
 }
 
 pub(super) fn refuse(message: String) -> Fault {

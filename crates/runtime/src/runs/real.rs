@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use saggar_domain::model::{ModelRequest, Tariff};
 use saggar_domain::{SandboxId, Timestamp, Uptime};
-use saggar_engine::Report;
+use saggar_engine::{Report, ToolSpec};
 use saggar_gateway::Gateway;
 
 use super::effects::{About, Effects, Session, Task, Work};
 use super::tools::{
-    Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
+    Endpoint, Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
 };
 use crate::sandboxes::{self, Sandboxes};
 use model::Model;
@@ -88,8 +88,13 @@ impl Effects for RealEffects {
         };
         let model = Model::new(self.models.clone(), &about);
         let http = HttpTool::of(&about.agent, self.settings.clone(), Arc::clone(&self.exits));
+        let endpoint = |(name, tool): (&String, &ToolSpec)| {
+            let endpoint = Endpoint::of(name, tool, self.settings.clone(), Arc::clone(&self.exits))?;
+            Some((name.clone(), endpoint))
+        };
+        let endpoints = about.agent.tools.iter().filter_map(endpoint).collect();
         let sandbox = RunSandbox::new(self.sandboxes.clone(), about, self.settings.get().keep_sandboxes);
-        RealSession { script, model, hands: Hands { sandbox, http } }
+        RealSession { script, model, hands: Hands { sandbox, http, endpoints } }
     }
 
     async fn within<F: Future + Send>(&self, work: F) -> F::Output {
@@ -114,9 +119,10 @@ impl Session for RealSession {
                 (None, Some(request)) => self.model.call(ModelRequest::clone(request)).await,
                 (None, None) => failed("model", "the agent names no model", false),
             },
-            Work::CallTool { tool, arguments } => match executor(tool) {
-                Some((call, _)) => call(&self.hands, &task, arguments).await,
-                None => returned(format!("unknown tool {tool:?}"), true),
+            Work::CallTool { tool, arguments } => match (self.hands.endpoints.get(tool), executor(tool)) {
+                (Some(endpoint), _) => endpoint.call(&self.hands.sandbox, &task, arguments).await,
+                (None, Some((call, _))) => call(&self.hands, &task, arguments).await,
+                (None, None) => returned(format!("unknown tool {tool:?}"), true),
             },
             Work::Probe { tool, arguments } => match executor(tool) {
                 Some((_, Some(probe))) => probe(&self.hands, &task, arguments).await,

@@ -15,7 +15,7 @@ use saggar_store::Error;
 
 use super::bodies::fetch;
 use super::journal::Journal;
-use super::tools::Tool;
+use super::tools::{described, presented};
 
 /// The result of a call that a fork or a person's decision left without one.
 const NO_RESULT: &str = "this call has no result";
@@ -41,13 +41,13 @@ pub(super) fn route_of(model: &ModelRef) -> Option<RouteName> {
 }
 
 fn definition(name: &str, agent: &AgentSpec) -> Option<ToolDefinition> {
-    let tool = Tool::find(name)?;
+    let tool = described(agent, name)?;
     let mut description = tool.description.to_owned();
     if name == BuiltIn::DELEGATE && !agent.agents.is_empty() {
         let names: Vec<&str> = agent.agents.keys().map(String::as_str).collect();
         description.push_str(&format!(" The agents are: {}.", names.join(", ")));
     }
-    let parameters = JsonSchema(tool.arguments().as_value().clone());
+    let parameters = JsonSchema(tool.arguments.as_value().clone());
     Some(ToolDefinition { name: name.to_owned(), description, parameters, strict: None })
 }
 
@@ -154,7 +154,28 @@ pub(super) async fn fetched<J: Journal>(
             Body::Blob { .. } => fetch(journal, &body).await?,
         });
     }
-    frame.try_map(&mut |()| Ok(texts.pop_front().expect("one for each")))
+    let mut request = frame.try_map(&mut |()| Ok::<_, Error>(texts.pop_front().expect("one for each")))?;
+    mark_results(&mut request);
+    Ok(request)
+}
+
+/// Puts the results of tools between marks: what they say is data, and no instruction.
+fn mark_results(request: &mut ModelRequest<String>) {
+    let mut tools = BTreeMap::new();
+    for part in request.messages.iter_mut().flat_map(|message| &mut message.parts) {
+        match part {
+            Part::ToolCall(call) => drop(tools.insert(call.id.clone(), call.name.clone())),
+            Part::ToolResult(result) => {
+                let tool = tools.get(&result.call).map_or("a tool", String::as_str);
+                for part in &mut result.content {
+                    if let ResultPart::Text { text } = part {
+                        *text = presented(tool, text);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -99,6 +99,8 @@ pub enum DoingNow {
     /// Waits for a time.
     Waits {
         until: Timestamp,
+        /// The name of the signal that ends the wait earlier.
+        signal: Option<String>,
     },
     /// Waits for the end of this child run.
     Delegates(RunId),
@@ -142,7 +144,7 @@ impl Runs {
                 (_, Effect::AskHuman { question, .. }) => {
                     DoingNow::Asks(super::bodies::fetch(self.store(), question).await?)
                 }
-                (_, Effect::Wait { until, .. }) => DoingNow::Waits { until: *until },
+                (_, Effect::Wait { until, signal, .. }) => DoingNow::Waits { until: *until, signal: signal.clone() },
                 (_, Effect::Delegate { child, .. }) => DoingNow::Delegates(child.clone()),
                 (_, Effect::CallModel { .. } | Effect::CallTool { .. }) => DoingNow::InProgress,
             };

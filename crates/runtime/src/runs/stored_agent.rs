@@ -110,6 +110,7 @@ mod tests {
             budget: Budget { steps: Some(steps), ..Budget::default() },
             repeats_max: 8,
             open_max: 1,
+            on: Default::default(),
             agents: Default::default(),
         };
         let (run, at) = (RunId::from_random([1; 16]), Timestamp::from_millis(5));

@@ -8,11 +8,13 @@
 //! reads its arguments once more, strictly: an old journal may have calls that were never checked.
 
 mod code;
+mod described;
 mod edit;
 mod engine;
 mod files;
 mod hands;
 mod http;
+mod presented;
 #[cfg(test)]
 mod reference;
 mod report;
@@ -23,12 +25,24 @@ mod tool;
 pub use http::HttpRule;
 pub use tool::{Needs, Perform, Performer, Tool};
 
+pub use described::default_class;
+pub(super) use described::described;
 pub(super) use hands::{Hands, LiveSettings};
 pub(crate) use http::Exits;
-pub(super) use http::HttpTool;
+pub(super) use http::{Endpoint, HttpTool, check_arguments, check_endpoint};
+pub(super) use presented::presented;
 pub(super) use report::{failed, returned};
 pub(super) use sandbox::RunSandbox;
 
 /// All tools, as the docs list them.
-pub const CATALOGUE: &[Tool] =
-    &[shell::TOOL, code::TOOL, files::TOOL, edit::TOOL, http::TOOL, engine::WAIT, engine::ASK_HUMAN, engine::DELEGATE];
+pub const CATALOGUE: &[Tool] = &[
+    shell::TOOL,
+    code::TOOL,
+    files::TOOL,
+    edit::TOOL,
+    http::TOOL,
+    engine::WAIT,
+    engine::ASK_HUMAN,
+    engine::DELEGATE,
+    engine::FINISH,
+];

@@ -201,6 +201,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         retry: RetryPolicy { attempts_max: 50, first_ms: 10, most_ms: 200 },
         timeout_ms: 60_000,
         egress: None,
+        endpoint: None,
         is_parallel: false,
     };
     AgentSpec {
@@ -222,6 +223,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         budget: Budget::default(),
         repeats_max: 8,
         open_max: saggar_engine::OPEN_STEPS_DEFAULT,
+        on: Default::default(),
         agents: BTreeMap::new(),
     }
 }

@@ -32,6 +32,7 @@ fn world(tries: Vec<Report>) -> World {
                 arguments: Body::text(r#"{"url":"http://127.0.0.1:9/"}"#),
                 read: None,
                 invalid: None,
+                class: None,
             };
             let reply = ModelReply::new(Body::text("I do it."), vec![call]);
             Some(Report::Replied { reply, usage: Usage::default() })

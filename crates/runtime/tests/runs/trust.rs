@@ -150,6 +150,7 @@ async fn a_damaged_run_that_a_person_ended_stays_ended_where_its_journal_could_g
             arguments: absent.clone(),
             read: None,
             invalid: None,
+            class: None,
         };
         let reply = ModelReply::new(Body::text("I do it."), vec![call]);
         Some(Report::Replied { reply, usage: Usage::default() })

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use saggar_api as api;
 use saggar_domain::{AgentSandbox, HostUser, RunState, Timeout};
 use saggar_engine::{
-    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, ModelRef, OPEN_STEPS_DEFAULT, OwnDirectory,
-    RetryPolicy, ToolSpec,
+    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, Fallbacks, ModelRef, OPEN_STEPS_DEFAULT,
+    OwnDirectory, RetryPolicy, ToolSpec, Unanswered, WhenFailing, WhenUncertain,
 };
 use saggar_http::Refusal;
 use saggar_http::wire;
-use saggar_runtime::runs::{DoingNow, ForkAt, Forked, OpenCall, OpenNow, Replay, Tool};
+use saggar_runtime::runs::{DoingNow, ForkAt, Forked, OpenCall, OpenNow, Replay, Tool, default_class};
 use saggar_store::RunRow;
 use serde::Deserialize;
 
@@ -99,18 +99,20 @@ pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
         budget,
         repeats_max,
         parallel,
+        on,
         agents,
     } = agent;
     let identity = Some(AgentIdentity { version, hash });
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
-        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel } = other;
+        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel, on } = other;
         let other = spec(name.clone(), system, String::new(), model, tools, budget, (repeats_max, parallel));
-        (name, AgentSpec { sandbox, ..other })
+        (name, AgentSpec { sandbox, on: fallbacks(on), ..other })
     });
     AgentSpec {
         identity,
         sandbox,
+        on: fallbacks(on),
         agents: others.collect(),
         ..spec(name, system, task, model, tools, budget, (repeats_max, parallel))
     }
@@ -128,14 +130,20 @@ fn spec(
     let tools = tools.into_iter().map(|(name, tool)| {
         // A tool that there isn't is refused later, with the names of those that there are.
         let described = Tool::find(&name);
-        let class = tool.class.map_or_else(|| described.map_or(Class::Once, |tool| tool.class), class);
+        // What is wrong with a declaration has been refused.
+        let endpoint = tool.endpoint(&name).unwrap_or_default().map(Box::new);
+        let own = match &endpoint {
+            Some(endpoint) => default_class(endpoint),
+            None => described.map_or(Class::Once, |tool| tool.class),
+        };
+        let class = tool.class.map_or(own, class);
         let retry = RetryPolicy::default();
         let retry = RetryPolicy { attempts_max: tool.attempts_max.unwrap_or(retry.attempts_max), ..retry };
         let own = described.map(|tool| u64::try_from(tool.timeout.as_millis()).unwrap_or(u64::MAX));
         let timeout_ms = tool.timeout.map(millis).or(own).unwrap_or(TOOL_TIMEOUT_MS);
-        let own = class != Class::Once && described.is_some_and(|tool| tool.is_parallel);
+        let own = class != Class::Once && (endpoint.is_some() || described.is_some_and(|tool| tool.is_parallel));
         let is_parallel = tool.parallel.unwrap_or(own);
-        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, is_parallel })
+        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, endpoint, is_parallel })
     });
     let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {
@@ -150,6 +158,7 @@ fn spec(
         budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
         repeats_max: repeats_max.unwrap_or(REPEATS),
         open_max: parallel.unwrap_or(OPEN_STEPS_DEFAULT),
+        on: Fallbacks::default(),
         agents: BTreeMap::new(),
     }
 }
@@ -163,6 +172,25 @@ fn model_of(model: api::AgentModel) -> ModelRef {
         (None, provider) => (provider.unwrap_or_default(), model.script.to_string()),
     };
     ModelRef { provider, model, sampling, reply_tokens_max, reply_micros_max, retry: RetryPolicy::default() }
+}
+
+fn fallbacks(on: api::AgentFallbacks) -> Fallbacks {
+    let api::AgentFallbacks { uncertain, failing, unanswered } = on;
+    Fallbacks {
+        uncertain: match uncertain {
+            None | Some(api::WhenUncertain::Park) => WhenUncertain::Park,
+            Some(api::WhenUncertain::Retry) => WhenUncertain::Retry,
+            Some(api::WhenUncertain::Abandon) => WhenUncertain::Abandon,
+        },
+        failing: match failing {
+            None | Some(api::WhenFailing::Fail) => WhenFailing::Fail,
+            Some(api::WhenFailing::Ask) => WhenFailing::Ask,
+        },
+        unanswered: unanswered.map(|api::WhenUnanswered { after, answer }| Unanswered {
+            after_ms: millis(after),
+            answer: answer.map(Body::text),
+        }),
+    }
 }
 
 fn class(class: api::EffectClass) -> Class {
@@ -250,7 +278,11 @@ pub(crate) fn with_open(mut run: api::Run, open: Vec<OpenNow>) -> api::Run {
                 text = Some(reason);
             }
             DoingNow::IsDelayed(reason) => text = Some(reason),
-            DoingNow::Waits { until: time } | DoingNow::Failed { retry_at: time } => until = Some(wire::time(time)),
+            DoingNow::Waits { until: time, signal } => {
+                until = Some(wire::time(time));
+                text = signal.map(|name| format!("signal {name}"));
+            }
+            DoingNow::Failed { retry_at: time } => until = Some(wire::time(time)),
             DoingNow::Delegates(run) => child = Some(run),
             DoingNow::InProgress | DoingNow::IsProbed | DoingNow::IsInterrupted => {}
         }

@@ -64,6 +64,7 @@ impl Script {
             arguments: Body::text(call.arguments.to_string()),
             read: None,
             invalid: None,
+            class: None,
         };
         let calls = turn.calls.iter().enumerate().map(call).collect();
         let reply = ModelReply::new(Body::text(&turn.text), calls);

@@ -23,7 +23,7 @@ use crate::runs::effects::Task;
 /// Bytes of each stream that the agent gets: the last ones.
 const OUTPUT_MAX: usize = 64 * 1024;
 /// How long an interrupt may take.
-const INTERRUPT_TIME: Duration = Duration::from_secs(8);
+pub(super) const INTERRUPT_TIME: Duration = Duration::from_secs(8);
 /// Characters of the text of all results together.
 const RESULTS_MAX: usize = 64 * 1024;
 
@@ -46,6 +46,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     class: Class::Once,
     // Executions of one context take turns, and each sees what the one before it left.
+    class_of: None,
     is_parallel: false,
     risk: 50,
     timeout: Duration::from_secs(10 * 60),

@@ -59,6 +59,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     // The sandbox keeps what each step did.
     class: Class::Keyed,
+    class_of: None,
     is_parallel: false,
     risk: 30,
     timeout: Duration::from_secs(60),

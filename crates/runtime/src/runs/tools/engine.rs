@@ -12,12 +12,16 @@ pub(super) const ASK_HUMAN: Tool = tool(&BuiltIn::TOOLS[1], 0);
 /// The child's own calls have their own risk.
 pub(super) const DELEGATE: Tool = tool(&BuiltIn::TOOLS[2], 10);
 
+/// It ends what the calls before it have begun.
+pub(super) const FINISH: Tool = Tool { is_parallel: false, ..tool(&BuiltIn::TOOLS[3], 0) };
+
 const fn tool(tool: &BuiltInTool, risk: u8) -> Tool {
     Tool {
         name: tool.name,
         description: tool.description,
         schema: tool.schema,
         class: tool.class,
+        class_of: None,
         is_parallel: true,
         risk,
         // It bounds an executor, and none is involved.

@@ -46,6 +46,7 @@ pub(super) const TOOL: Tool = Tool {
     // A file is read, or replaced as a whole: repeating it is harmless.
     class: Class::Pure,
     // A reply that writes a file and runs it means that order.
+    class_of: None,
     is_parallel: false,
     risk: 30,
     timeout: Duration::from_secs(10 * 60),

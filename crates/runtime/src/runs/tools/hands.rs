@@ -1,8 +1,9 @@
 //! What executors act with, for one run while a worker holds it.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::http::HttpTool;
+use super::http::{Endpoint, HttpTool};
 use super::sandbox::RunSandbox;
 use crate::runs::real::RunSettings;
 
@@ -10,6 +11,8 @@ use crate::runs::real::RunSettings;
 pub struct Hands {
     pub(in crate::runs) sandbox: RunSandbox,
     pub(in crate::runs) http: HttpTool,
+    /// The tools that the agent declares, by name.
+    pub(in crate::runs) endpoints: BTreeMap<String, Endpoint>,
 }
 
 /// Settings that may change at run time: each effect uses those of its start. Cheap to clone.

@@ -9,6 +9,7 @@
 
 mod allowed;
 mod arguments;
+mod endpoint;
 mod exits;
 mod record;
 
@@ -23,6 +24,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use saggar_domain::net::{EgressDraft, OVERRIDE_HEADERS, Refusal, Rules};
 use saggar_egress::outside::{ConnectError, HttpAddress, Security};
+use saggar_egress::secret::Credential;
 use saggar_engine::{AgentSpec, Class, Report, RetryPolicy};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -40,6 +42,7 @@ use record::Record;
 pub use allowed::HttpRule;
 #[cfg(test)]
 pub(super) use arguments::Arguments;
+pub(in crate::runs) use endpoint::{Endpoint, check as check_endpoint, check_arguments, default_class};
 pub(crate) use exits::Exits;
 
 /// Maximum size of a response, in bytes.
@@ -69,6 +72,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     // The key goes with every request.
     class: Class::Keyed,
+    class_of: None,
     is_parallel: true,
     risk: 60,
     timeout: Duration::from_secs(10 * 60),
@@ -131,11 +135,15 @@ impl HttpTool {
     }
 
     async fn call(&self, task: &Task, arguments: &str) -> Report {
+        match Call::parse(arguments) {
+            Ok(call) => self.make(task, call).await,
+            Err(complaint) => returned(complaint, true),
+        }
+    }
+
+    /// Makes a call whose parts are valid.
+    async fn make(&self, task: &Task, call: Call) -> Report {
         let deadline = Instant::now() + task.timeout;
-        let call = match Call::parse(arguments) {
-            Ok(call) => call,
-            Err(complaint) => return returned(complaint, true),
-        };
         let mut record = Record::new(&call);
         let answered = timeout_at(deadline, self.until_answered(task, &call, &mut record, deadline)).await;
         record.into(answered.unwrap_or_else(|_| Report::unknown("the service did not respond in time")))
@@ -194,6 +202,16 @@ impl HttpTool {
         };
         let mut reusable = kept.take().filter(|kept| may_repeat(task.class) && is_ready(kept));
         loop {
+            let request = request(task, call, bounds)?;
+            let request = match &call.credential {
+                None => request,
+                Some(credential) => {
+                    let filled = credential.put(address, request);
+                    let filled = filled.map_err(|refusal| record.refused(&refusal, Whose::Secret))?;
+                    record.use_secret(credential.name().clone());
+                    filled
+                }
+            };
             let is_reused = reusable.is_some();
             let mut connection = match reusable.take() {
                 Some(connection) => connection,
@@ -201,7 +219,6 @@ impl HttpTool {
                 None => self.connect(call, &rules, bounds, record).await?,
             };
             record.dialled(connection.address);
-            let request = request(task, call, bounds)?;
             record.up(&request, call);
             let response = match connection.sender.send_request(request).await {
                 Ok(response) => response,
@@ -214,16 +231,36 @@ impl HttpTool {
                 Err(error) => return Err(Report::unknown(format!("the response was lost: {error}"))),
             };
             let (status, retry_after) = (response.status(), RetryAfter::of(response.headers()));
-            let headers = call.wants_headers().then(|| arguments::shown(response.headers()));
+            let patterns = call.credential.as_ref().and_then(Credential::patterns);
+            let headers = call.wants_headers().then(|| {
+                let shown = arguments::shown(response.headers());
+                let scrubbed = patterns.and_then(|patterns| patterns.scrubbed(shown.as_bytes()));
+                scrubbed.map_or(shown, |scrubbed| String::from_utf8_lossy(&scrubbed).into_owned())
+            });
+            if patterns.is_some() && response.headers().contains_key(header::CONTENT_ENCODING) {
+                // What can't be read can't be searched for the secret.
+                return Err(Report::unknown(
+                    "the service answered with a compressed body, although it was asked not to",
+                ));
+            }
             let mut answer = response.into_body();
             let mut bytes = Vec::new();
+            let mut scrubber = call.credential.as_ref().and_then(Credential::scrubber);
             while bytes.len() <= ANSWER_MAX
                 && let Some(frame) = answer.frame().await
             {
-                match frame {
-                    Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap_or_default()),
+                let data = match frame {
+                    Ok(frame) => frame.into_data().unwrap_or_default(),
                     Err(error) => return Err(Report::unknown(format!("the response was lost: {error}"))),
+                };
+                match &mut scrubber {
+                    None => bytes.extend_from_slice(&data),
+                    Some(scrubber) => bytes.extend_from_slice(&scrubber.push(data)),
                 }
+            }
+            // What it holds back of an answer that is longer may be the beginning of the secret.
+            if let Some(mut scrubber) = scrubber.filter(|_| bytes.len() <= ANSWER_MAX) {
+                bytes.extend_from_slice(&scrubber.finish());
             }
             if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
                 *kept = Some(connection);
@@ -269,6 +306,8 @@ impl HttpTool {
 enum Whose {
     Operator,
     Agent,
+    /// The binding of its secret.
+    Secret,
 }
 
 impl Bounds {
@@ -296,8 +335,13 @@ fn request(task: &Task, call: &Call, bounds: &Bounds) -> Result<Request<Full<Byt
     let mut request = Request::builder()
         .method(&call.method)
         .uri(call.address.target())
-        .header(header::HOST, call.address.authority())
-        .header("idempotency-key", task.key.as_str());
+        .header(header::HOST, call.address.authority());
+    if let Some(name) = &call.key_header {
+        request = request.header(name, task.key.as_str());
+    }
+    if call.credential.is_some() {
+        request = request.header(header::ACCEPT_ENCODING, "identity");
+    }
     if !may_repeat(task.class) {
         request = request.header(header::CONNECTION, "close");
     }
@@ -309,7 +353,9 @@ fn request(task: &Task, call: &Call, bounds: &Bounds) -> Result<Request<Full<Byt
         request = request.header(header::CONTENT_TYPE, kind);
     }
     for (name, value) in &call.headers {
-        if !(bounds.restricts(&call.address) && OVERRIDE_HEADERS.contains(&name.as_str())) {
+        let is_encoding = call.credential.is_some() && name == header::ACCEPT_ENCODING;
+        let is_override = bounds.restricts(&call.address) && OVERRIDE_HEADERS.contains(&name.as_str());
+        if !(is_encoding || is_override) {
             request = request.header(name, value);
         }
     }

@@ -48,7 +48,7 @@ fn the_reference_names_every_tool_and_every_argument() {
     for (tool, section) in sections() {
         let schema = Tool::find(tool).unwrap().arguments().as_value();
         let required: BTreeSet<&str> =
-            schema["required"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let documented = rows(section).into_iter().filter(|(_, needed)| *needed == "required").map(|(name, _)| name);
         assert_eq!(documented.collect::<BTreeSet<_>>(), required, "{tool}: what is required");
     }
@@ -117,12 +117,14 @@ fn the_engine_reads_what_the_catalogue_allows() {
         let whole: BTreeMap<&str, Value> = described
             .arguments()
             .properties()
+            // An answer is either a text or an object.
+            .filter(|name| *name != "output")
             .map(|name| (name, if schema["properties"][name]["type"] == "integer" { 1.into() } else { "text".into() }))
             .collect();
         let text = serde_json::to_string(&whole).unwrap();
-        assert_eq!(described.check(&text), Ok(()));
+        assert_eq!(described.check(&text).map(drop), Ok(()));
         assert!(matches!(BuiltIn::parse(tool.name, &text), Some(Ok(_))), "{}", tool.name);
-        for name in schema["required"].as_array().unwrap() {
+        for name in schema["required"].as_array().into_iter().flatten() {
             let mut without = whole.clone();
             without.remove(name.as_str().unwrap());
             let without = serde_json::to_string(&without).unwrap();

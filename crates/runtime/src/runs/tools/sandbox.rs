@@ -7,17 +7,19 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use saggar_domain::secret::{Grant, SecretName};
 use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, SandboxId};
+use saggar_egress::secret::Credential;
 use saggar_engine::Report;
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
 
-use super::report::{not_begun, returned};
+use super::report::{failed, not_begun, returned};
 use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 use crate::runs::effects::About;
-use crate::sandboxes::{AskedWorkspace, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now};
+use crate::sandboxes::{AskedWorkspace, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -60,6 +62,22 @@ impl RunSandbox {
     pub(in crate::runs) fn permit(&self, action: Action) -> Result<Permit, Fault> {
         let subject = Subject::Run { run: self.about.run.clone(), project: self.about.project.clone() };
         Permit::decide(&subject, action)
+    }
+
+    /// A secret of the run's project, opened for one call.
+    pub(in crate::runs) async fn credential(&self, name: &SecretName) -> Result<Credential, Report> {
+        let unavailable = |message: String| failed("secret_unavailable", message, true);
+        let found = self.sandboxes.store().secret(self.about.project.clone(), name.clone()).await;
+        let Some(secret) = found.map_err(|error| unavailable(error.to_string()))? else {
+            let message = format!("the secret {name} does not exist; store it with: saggar secret set {name}");
+            return Err(returned(message, true));
+        };
+        let value = self.sandboxes.vault().open(&secret).await.map_err(|fault| unavailable(fault.to_string()))?;
+        let binding = secret.row.binding.clone();
+        // No program has a placeholder for it.
+        let placeholder = binding.placeholder(random());
+        Credential::new(Grant { name: name.clone(), placeholder, binding, value })
+            .map_err(|problem| returned(problem.message, true))
     }
 
     /// A live sandbox, or a report if there is none. The step has not started in that case.

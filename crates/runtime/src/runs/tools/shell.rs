@@ -1,8 +1,10 @@
-//! The tool `shell`: runs a program in the run's sandbox, once per step.
+//! The tool `shell`: runs a program in the run's sandbox, once per step; or a command in a session, which `session` is about.
 //!
 //! The exec's id is derived from the step's key. So the next worker of a run asks the sandbox's supervisor, which
 //! outlives every worker: a running program is followed, an ended one has its result, and one that was never started
 //! is known not to have been. Two workers that start the same step share one program.
+
+mod session;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +13,7 @@ use saggar_domain::{Beginning, Code, CommandLine, EndReason, ExecId, ExecSpec, E
 use saggar_engine::{Class, Report};
 use saggar_store::{ExecProgress, Life};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::hands::Hands;
 use super::report::{failed, not_begun, read, returned};
@@ -31,7 +33,8 @@ const OUTPUT_MAX: usize = 64 * 1024;
 pub(super) const TOOL: Tool = Tool {
     name: "shell",
     description: "Runs a program in the sandbox and returns its exit code, stdout and stderr. \
-        Each call is a process of its own: directory and variables don't carry over, files do.",
+        Each call is a process of its own: directory and variables don't carry over, files do. With a session, \
+        calls of the same session share one bash, which keeps its directory, variables and functions.",
     schema: r#"{
         "type": "object",
         "properties": {
@@ -44,6 +47,10 @@ pub(super) const TOOL: Tool = Tool {
                 "type": "object",
                 "additionalProperties": {"type": "string"},
                 "description": "Environment variables, added to the sandbox's."
+            },
+            "session": {
+                "type": ["string", "null"], "minLength": 1, "maxLength": 64,
+                "description": "The name of a session, of your choice: a bash that is kept for later calls."
             }
         },
         "required": ["command"],
@@ -51,6 +58,7 @@ pub(super) const TOOL: Tool = Tool {
     }"#,
     // The supervisor knows whether it was started, and its result.
     class: Class::Probeable,
+    class_of: Some(class_of),
     is_parallel: true,
     risk: 50,
     timeout: Duration::from_secs(10 * 60),
@@ -66,6 +74,13 @@ pub(super) struct Arguments {
     cwd: Option<String>,
     #[serde(default)]
     env: BTreeMap<String, String>,
+    #[serde(default)]
+    session: Option<String>,
+}
+
+/// Nobody can be asked about a command of a session.
+fn class_of(arguments: &Value) -> Option<Class> {
+    arguments["session"].is_string().then_some(Class::Once)
 }
 
 fn perform<'a>(hands: &'a Hands, task: &'a Task, arguments: &'a str) -> Performing<'a> {
@@ -82,6 +97,12 @@ async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
         Ok(arguments) => arguments,
         Err(report) => return report,
     };
+    if let Some(name) = arguments.session.clone() {
+        return match session::is_name(&name) {
+            true => session::call(sandbox, task, &name, arguments).await,
+            false => returned("the name of a session is 1 to 64 visible ASCII characters", true),
+        };
+    }
     let id = match sandbox.ready().await {
         Ok(id) => id,
         Err(report) => return report,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use saggar_domain::Schema;
 use saggar_engine::{Class, Report};
+use serde_json::Value;
 
 use super::CATALOGUE;
 use super::hands::Hands;
@@ -22,6 +23,9 @@ pub struct Tool {
     pub schema: &'static str,
     /// What a crash in the middle of a call means, unless the operator says otherwise.
     pub class: Class,
+    /// The class of a call with these arguments, where a crash in the middle of it means more harm than of others. It
+    /// counts whatever the operator says.
+    pub class_of: Option<fn(&Value) -> Option<Class>>,
     /// Whether its calls may be made beside other calls of the same reply, unless the operator says otherwise. Not if
     /// later calls may rely on it.
     pub is_parallel: bool,
@@ -80,11 +84,12 @@ impl Tool {
         &SCHEMAS[self.name]
     }
 
-    /// Checks a call's arguments. An error is for the model.
-    pub(in crate::runs) fn check(&self, arguments: &str) -> Result<(), String> {
+    /// A call's arguments, which fit the schema. An error is for the model.
+    pub(in crate::runs) fn check(&self, arguments: &str) -> Result<Value, String> {
         let invalid = |problem: String| format!("the arguments of {} are invalid: {problem}", self.name);
         let value = serde_json::from_str(or_none(arguments)).map_err(|error| invalid(format!("not JSON ({error})")))?;
-        self.arguments().check(&value).map_err(|mismatch| invalid(mismatch.to_string()))
+        self.arguments().check(&value).map_err(|mismatch| invalid(mismatch.to_string()))?;
+        Ok(value)
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::TOOL;
 use crate::runs::tools::tool::or_none;
 use saggar_egress::outside::HttpAddress;
+use saggar_egress::secret::Credential;
 
 /// Maximum number of headers of a call, and of bytes in them.
 const HEADERS_MAX: usize = 64;
@@ -50,6 +51,10 @@ pub(super) struct Call {
     pub method: Method,
     pub headers: HeaderMap,
     pub payload: Payload,
+    /// The header that gets the step's key.
+    pub key_header: Option<HeaderName>,
+    /// Goes into each request, and is removed from its answer.
+    pub credential: Option<Credential>,
 }
 
 #[derive(Debug)]
@@ -74,7 +79,8 @@ impl Call {
             (None, Value::Null) if method != Method::POST => Payload::None,
             (None, body) => Payload::Json(Bytes::from(body.to_string())),
         };
-        Ok(Self { address, method, headers: headers(&arguments.headers)?, payload })
+        let key_header = Some(HeaderName::from_static("idempotency-key"));
+        Ok(Self { address, method, headers: headers(&arguments.headers)?, payload, key_header, credential: None })
     }
 
     /// The type of the body, unless the call sets one.
@@ -93,7 +99,7 @@ impl Call {
     }
 }
 
-fn headers(given: &Map<String, Value>) -> Result<HeaderMap, String> {
+pub(super) fn headers(given: &Map<String, Value>) -> Result<HeaderMap, String> {
     let mut headers = HeaderMap::new();
     let mut bytes = 0;
     for (name, value) in given {

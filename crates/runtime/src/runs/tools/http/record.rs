@@ -7,6 +7,7 @@ use ::http::Request;
 use bytes::Bytes;
 use http_body_util::Full;
 use saggar_domain::net::{NetDecision, Protocol, Refusal, Verdict, shown_method, shown_path};
+use saggar_domain::secret::SecretName;
 use saggar_egress::outside::Security;
 use saggar_engine::Report;
 
@@ -68,6 +69,10 @@ impl Record {
         self.decision.bytes_up += (head + body) as u64;
     }
 
+    pub fn use_secret(&mut self, name: SecretName) {
+        self.decision.secrets = vec![name];
+    }
+
     pub fn down(&mut self, bytes: usize) {
         self.decision.bytes_down += bytes as u64;
     }
@@ -79,7 +84,8 @@ impl Record {
         self.decision.reason = Some(refusal.message.clone());
         let (who, remedy) = match whose {
             Whose::Operator => ("the operator doesn't allow it", "see the setting http_allowed"),
-            Whose::Agent => ("the agent's own rules don't allow it", "see `egress` of its tool http"),
+            Whose::Agent => ("the agent's own rules don't allow it", "see `egress` of the tool"),
+            Whose::Secret => ("the tool's secret can't go there", refusal.help.as_str()),
         };
         returned(format!("{who}: {} (rule {}); {remedy}", refusal.message, refusal.rule), true)
     }

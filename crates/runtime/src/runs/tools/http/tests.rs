@@ -300,3 +300,28 @@ async fn what_a_call_must_not_say_is_refused_before_anything_is_dialled() {
     }
     assert_eq!(service.requests().len(), 0);
 }
+
+#[tokio::test]
+async fn an_answer_of_a_gibibyte_is_cut_and_its_connection_closed() {
+    const WHOLE: usize = 1 << 30;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/do", listener.local_addr().unwrap());
+    let sending = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        read_request(&mut stream).await.unwrap();
+        stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {WHOLE}\r\n\r\n").as_bytes()).await.unwrap();
+        let (piece, mut sent) = ([0x1b_u8; 64 * 1024], 0);
+        while sent < WHOLE && stream.write_all(&piece).await.is_ok() {
+            sent += piece.len();
+        }
+        sent
+    });
+    let (report, network) = call(&tool(&[&url], None), Class::Once, 1, &serde_json::json!({ "url": url })).await;
+    let Report::Returned { result, .. } = report else { panic!("{report:?}") };
+    let text = result.content.as_text().unwrap();
+    assert_eq!(text.len(), ANSWER_MAX + "\n(truncated after 262144 bytes)".len());
+    assert!(text.starts_with('\u{1b}') && text.ends_with("(truncated after 262144 bytes)"));
+    let sent = sending.await.unwrap();
+    assert!(sent < WHOLE / 8, "the service could send {sent} bytes");
+    assert!((network[0].bytes_down as usize) < WHOLE / 8);
+}
