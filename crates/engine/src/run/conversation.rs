@@ -165,7 +165,9 @@ impl Message {
         match self {
             Self::System(text) | Self::User(text) => message_tokens(text.length()),
             Self::Assistant(reply) => reply.tokens(),
-            Self::Tool { call, result } => message_tokens(result.content.length() + call.len() as u64 + RESULT_MARKS_LEN),
+            Self::Tool { call, result } => {
+                message_tokens(result.content.length() + call.len() as u64 + RESULT_MARKS_LEN)
+            }
         }
     }
 }
