@@ -52,7 +52,7 @@ pub(super) fn copy(source: &File, target: OwnedFd, size: u64, go_on: GoOn<'_>) -
             Err(Errno::INVAL | Errno::OPNOTSUPP) => at,
             Err(errno) => return Err(unreadable(&errno.into())),
         };
-        hash_zeroes(&mut hash, data - at, &mut buffer);
+        hash_zeroes(&mut hash, data - at, &mut buffer, go_on)?;
         at = data;
         let end = match rustix::fs::seek(source, Find::Hole(at)) {
             Ok(end) if end > at => end.min(size),

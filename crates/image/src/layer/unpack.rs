@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::Ownership;
 use super::below::Below;
+use super::content::GoOn;
 use super::entry_path::EntryPath;
 use super::tree_digest::{Contents, TreeDigest};
 use super::writer::Writer;
@@ -105,7 +106,7 @@ fn fill<R: Input>(
     let mut at = 0;
     for segment in segments.unwrap_or(&whole) {
         if segment.offset > at {
-            hash_zeroes(&mut hash, segment.offset - at, buffer);
+            hash_zeroes(&mut hash, segment.offset - at, buffer, &|| Ok(()))?;
             file.seek(SeekFrom::Start(segment.offset)).map_err(fail)?;
         }
         at = segment.offset;
@@ -122,19 +123,27 @@ fn fill<R: Input>(
         }
     }
     if at < size {
-        hash_zeroes(&mut hash, size - at, buffer);
+        hash_zeroes(&mut hash, size - at, buffer, &|| Ok(()))?;
         file.set_len(size).map_err(fail)?;
     }
     Ok((file.into(), hash.finalize().into()))
 }
 
-pub(super) fn hash_zeroes(hash: &mut Sha256, mut count: u64, buffer: &mut [u8]) {
+/// A hole costs whoever made it nothing, and takes us as long as data.
+pub(super) fn hash_zeroes(
+    hash: &mut Sha256,
+    mut count: u64,
+    buffer: &mut [u8],
+    go_on: GoOn<'_>,
+) -> Result<(), Problem> {
     buffer.fill(0);
     while count > 0 {
+        go_on()?;
         let most = buffer.len().min(usize::try_from(count).unwrap_or(usize::MAX));
         hash.update(&buffer[..most]);
         count -= most as u64;
     }
+    Ok(())
 }
 
 /// An error of the reader below an archive carries the problem that it found, such as a wrong digest.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use saggar_domain::template::TemplateId;
 use saggar_domain::{Labels, Problem, SnapshotFacts, SnapshotId, SnapshotRecord, TemplateName, Timestamp};
-use saggar_image::{Limits, NewSnapshot, Subject};
+use saggar_image::{DiffLimits, Limits, NewSnapshot, Subject, diff};
 use saggar_sandbox::RootChanges;
 
 use crate::place::{Place, is_root};
@@ -35,6 +35,15 @@ pub fn changed(place: &Place, name: &str, content: &[u8]) -> PathBuf {
 }
 
 pub fn take(place: &Place, upper: &PathBuf, wanted: &Wanted<'_>) -> Result<SnapshotRecord, Problem> {
+    take_while(place, upper, wanted, &|| Ok(()))
+}
+
+fn take_while(
+    place: &Place,
+    upper: &PathBuf,
+    wanted: &Wanted<'_>,
+    go_on: &dyn Fn() -> Result<(), Problem>,
+) -> Result<SnapshotRecord, Problem> {
     let store = place.store();
     let facts = SnapshotFacts {
         name: wanted.name.cloned(),
@@ -55,7 +64,7 @@ pub fn take(place: &Place, upper: &PathBuf, wanted: &Wanted<'_>) -> Result<Snaps
         Ok(RootChanges::of_held(upper, is_root().then_some(0)))
     };
     let mut resume = || Ok(Duration::ZERO);
-    store.take_snapshot(new, Subject { stop: &mut stop, resume: &mut resume }, &|| Ok(()))
+    store.take_snapshot(new, Subject { stop: &mut stop, resume: &mut resume }, go_on)
 }
 
 #[test]
@@ -97,6 +106,47 @@ fn what_nobody_may_read_is_read_and_stays_so() {
     set(&directory, 0o700);
     let held = place.store().templates().find_id(&taken.template).expect("readable").expect("it is there");
     assert_eq!((taken.facts.bytes, held.manifest.layers().len()), (6, 1));
+}
+
+/// A hole costs a program nothing, and is read as long as data. Meanwhile the sandbox stands still.
+#[test]
+fn a_large_hole_can_be_given_up_in_the_middle() {
+    let place = Place::new();
+    let upper = changed(&place, "hole", b"");
+    let hole = std::fs::File::options().write(true).open(upper.join("home/hole")).expect("it was just made");
+    hole.set_len(32 << 20).expect("a hole takes no room");
+    let asked = std::cell::Cell::new(0);
+    take_while(&place, &upper, &Wanted::new(1), &|| {
+        asked.set(asked.get() + 1);
+        Ok(())
+    })
+    .expect("it is allowed");
+    assert!(asked.get() > 100, "asked {} times whether to go on", asked.get());
+}
+
+/// The work of comparing is bounded, and not only what comes of it.
+#[test]
+fn texts_that_have_little_in_common_use_up_what_may_be_compared() {
+    let place = Place::new();
+    let mut ids = Vec::new();
+    for (number, mark) in [(1, "a"), (2, "b")] {
+        let upper = place.path(&format!("upper-{number}"));
+        std::fs::create_dir_all(upper.join("home")).expect("the directory is ours");
+        let long: String = (0..4000).map(|line| format!("{mark}{line}\n")).collect();
+        for (name, text) in [("a", long.as_str()), ("b", mark)] {
+            std::fs::write(upper.join("home").join(name), text).expect("the directory is ours");
+        }
+        ids.push(take(&place, &upper, &Wanted::new(number)).expect("it is small").template);
+    }
+    let held: Vec<_> =
+        ids.iter().map(|id| place.store().templates().find_id(id).expect("readable").expect("it is there")).collect();
+    let texts = |all_text_bytes_max| {
+        let limits = DiffLimits { all_text_bytes_max, ..DiffLimits::default() };
+        let told = diff(&held[0], &held[1], limits, &|| Ok(())).expect("readable");
+        told.entries.into_iter().map(|entry| entry.text.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(1 << 20), [false, true], "the first has too many differences");
+    assert_eq!(texts(10_000), [false, false]);
 }
 
 /// What is merged isn't new. Otherwise a sandbox that was often snapshotted could never be again.
