@@ -276,8 +276,13 @@ impl Import<'_> {
         pass("snapshot/recorded");
         self.commit_by(durability, manifest, &name, now)?;
         pass("snapshot/named");
-        if let Some(alias) = &record.facts.name {
-            store.tag(&name, alias, now)?;
+        if let Some(alias) = &record.facts.name
+            // A template may have taken it meanwhile.
+            && let Err(problem) = store.check_alias(alias).and_then(|()| store.tag(&name, alias, now))
+        {
+            // Its client hears of an error, and will never remove it. Whatever can't be removed now is an ordinary snapshot.
+            let _ = store.remove(&name).and_then(|_| store.forget_snapshot(&record.id));
+            return Err(problem);
         }
         Ok(record)
     }

@@ -10,7 +10,9 @@ use saggar_domain::{Labels, Problem, SnapshotFacts, SnapshotId, SnapshotRecord, 
 use saggar_image::{DiffLimits, Limits, NewSnapshot, Subject, diff};
 use saggar_sandbox::RootChanges;
 
-use crate::place::{Place, is_root};
+use crate::image::Image;
+use crate::place::{Place, demo, is_root};
+use crate::tar::Tar;
 
 pub struct Wanted<'a> {
     pub number: u8,
@@ -18,11 +20,13 @@ pub struct Wanted<'a> {
     pub is_for_forks: bool,
     pub base: Option<&'a TemplateId>,
     pub limits: Limits,
+    /// Done while the sandbox goes on and the snapshot isn't complete yet.
+    pub meanwhile: Option<&'a dyn Fn()>,
 }
 
 impl Wanted<'_> {
     pub fn new(number: u8) -> Self {
-        Self { number, name: None, is_for_forks: false, base: None, limits: Limits::default() }
+        Self { number, name: None, is_for_forks: false, base: None, limits: Limits::default(), meanwhile: None }
     }
 }
 
@@ -63,7 +67,10 @@ fn take_while(
         let upper = OwnedFd::from(std::fs::File::open(upper).expect("the directory is ours"));
         Ok(RootChanges::of_held(upper, is_root().then_some(0)))
     };
-    let mut resume = || Ok(Duration::ZERO);
+    let mut resume = || {
+        wanted.meanwhile.iter().for_each(|meanwhile| meanwhile());
+        Ok(Duration::ZERO)
+    };
     store.take_snapshot(new, Subject { stop: &mut stop, resume: &mut resume }, go_on)
 }
 
@@ -87,6 +94,22 @@ fn a_name_stays_with_another_snapshot_of_the_same_files() {
     assert_eq!(leads_to(), None);
     remove(&second);
     assert_eq!(place.stored(), Vec::<String>::new());
+}
+
+#[test]
+fn a_snapshot_whose_name_a_template_takes_meanwhile_is_an_error_and_is_not_there() {
+    let place = Place::new();
+    let store = place.store();
+    let imported = place.import(&Image::new([Tar::new().file("of-the-image", b"x").end()])).expect("the image is good");
+    let name = TemplateName::parse("wanted").expect("the test wrote it");
+    let taken = || drop(store.tag(&demo(), &name, Timestamp::from_millis(1)).expect("it is free"));
+    let upper = changed(&place, "file", b"content");
+    let wanted = Wanted { name: Some(&name), meanwhile: Some(&taken), ..Wanted::new(1) };
+    let problem = take(&place, &upper, &wanted).expect_err("the name is taken");
+    assert!(problem.message.contains("is taken by a template"), "{problem}");
+    assert_eq!(store.snapshots().expect("readable"), []);
+    let led_to = store.templates().name(&name).expect("readable").expect("it is there").template;
+    assert_eq!(led_to, imported.id);
 }
 
 /// The sandbox goes on, and finds what it left. Root needs no permission, so this is about ordinary users.
