@@ -20,6 +20,8 @@ use crate::world::Caller;
 
 /// Headers of a client that a provider of the same wire gets too.
 const PASSED: &[&str] = &["anthropic-version", "anthropic-beta", "openai-beta"];
+/// Maximum number of values in a request, counted by its commas and brackets, those of texts too.
+const VALUES_MAX: usize = 1 << 20;
 /// Pieces of a stream that wait for a slow client.
 const PIECES_MAX: usize = 16;
 
@@ -56,7 +58,8 @@ impl Gateway {
             Value::Bool(is_stream) => *is_stream,
             _ => return Err(Failure::invalid("stream is neither true nor false").about("stream")),
         };
-        let key = route.cache.map(|life| (CacheKey::new(&caller.project, wire, &body), life));
+        let headers = passed(&headers);
+        let key = route.cache.map(|life| (CacheKey::new(&caller.project, wire, &body, &headers), life));
         if let Some((key, _)) = key
             && let Some(bytes) = self.cached(&key)
         {
@@ -64,7 +67,7 @@ impl Gateway {
         }
         let wants_usage = body["stream_options"]["include_usage"] == true;
         let input = prompt_tokens(&body);
-        let asked = Asked::Client { wire, body, is_stream, headers: passed(&headers) };
+        let asked = Asked::Client { wire, body, is_stream, headers };
         asked.check()?;
         let mut call = Box::pin(self.open(caller, route, asked, input)).await?;
         let begun = match Box::pin(call.begin()).await {
@@ -200,6 +203,12 @@ fn cached_answer(bytes: Bytes, is_stream: bool) -> Answer {
 }
 
 fn object(body: &Bytes) -> Result<Value, Failure> {
+    // Each value takes many times the room of its two bytes, and the body is copied for each attempt.
+    let values = body.iter().filter(|byte| matches!(byte, b',' | b'[' | b'{')).take(VALUES_MAX + 1).count();
+    if values > VALUES_MAX {
+        let message = format!("the body has more than {VALUES_MAX} values");
+        return Err(Failure::new(FailureKind::TooLarge, message));
+    }
     let value: Value =
         serde_json::from_slice(body).map_err(|error| Failure::invalid(format!("the body is not JSON: {error}")))?;
     if value.is_object() { Ok(value) } else { Err(Failure::invalid("the body is not a JSON object")) }

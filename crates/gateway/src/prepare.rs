@@ -28,6 +28,10 @@ const LIMITS: &[&str] = &[
     "best_of",
 ];
 
+/// Fields of the responses wire that lead to what the provider keeps for the operator's key, which all projects share. What is kept there
+/// is counted in no budget, and a reply in the background is billed after its call has ended.
+const KEPT: &[&str] = &["previous_response_id", "conversation", "prompt"];
+
 /// What is asked, in the client's form or in ours.
 #[derive(Clone, Debug)]
 pub(crate) enum Asked {
@@ -53,6 +57,17 @@ impl Asked {
     /// Refuses limits that could mean something else to a provider than to us: `1e6`, or 0 where it means none.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         let Self::Client { wire, body, .. } = self else { return Ok(()) };
+        if *wire == ClientWire::Responses {
+            if let Some(name) = KEPT.iter().find(|name| !body[**name].is_null()) {
+                let message =
+                    format!("{name} is not supported: nothing is kept for projects; send the conversation itself");
+                return Err(Failure::invalid(message).about(*name));
+            }
+            if !matches!(body["background"], Value::Null | Value::Bool(false)) {
+                let message = "background is not supported: wait for the reply, or stream it";
+                return Err(Failure::invalid(message).about("background"));
+            }
+        }
         let least = if *wire == ClientWire::Anthropic { 0 } else { 1 };
         let limits = limit_names(*wire).iter().map(|name| (*name, least, u64::MAX));
         for (name, least, most) in limits.chain([("n", 1, REPLIES_MAX)]) {

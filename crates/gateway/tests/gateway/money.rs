@@ -45,6 +45,32 @@ async fn a_thousand_streams_on_a_budget_for_ten_spend_no_more() {
     assert_eq!(provider.requests()[0].body["max_tokens"], 120, "what is reserved is what may be written");
 }
 
+/// A reply in the background costs after its call has ended, and what the provider has kept is counted nowhere.
+#[tokio::test]
+async fn what_could_not_be_billed_or_is_of_other_projects_is_refused() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let file = catalogue("openai", provider.port, "")
+        .replace("model = \"real-model\"", "model = \"real-model\", wire = \"responses\"");
+    let gateway = gateway(&world, &file);
+    for (name, value) in [
+        ("background", json!(true)),
+        ("background", json!("yes")),
+        ("previous_response_id", json!("resp_1")),
+        ("conversation", json!({"id": "conv_1"})),
+        ("prompt", json!({"id": "pmpt_1"})),
+    ] {
+        let mut body = json!({"model": "m", "input": "x"});
+        body[name] = value;
+        let failure = gateway.answer(caller(), ask(ClientWire::Responses, &body)).await.unwrap_err();
+        assert_eq!((failure.kind, failure.field.as_deref()), (FailureKind::InvalidRequest, Some(name)), "{failure}");
+    }
+    let many = Value::Array(vec![json!(0); 1 << 20]);
+    let body = json!({"model": "m", "input": "x", "metadata": many});
+    let failure = gateway.answer(caller(), ask(ClientWire::Responses, &body)).await.unwrap_err();
+    assert_eq!((failure.kind, provider.requests().len()), (FailureKind::TooLarge, 0), "{failure}");
+}
+
 #[tokio::test]
 async fn a_request_without_a_limit_gets_one_if_there_is_a_budget() {
     let (provider, (slot, host)) = (Provider::start().await, bound());
