@@ -67,6 +67,10 @@ struct Shown {
 
 /// `None` if no kernel of ours says that.
 pub(super) fn read(message: &[u8]) -> Option<Told> {
+    // Clients get the values of formats as they are, in streams of lines.
+    if message.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        return None;
+    }
     let kind: Kind = serde_json::from_slice(message).ok()?;
     Some(match kind.name.as_str() {
         "ready" => Told::Ready,
@@ -114,6 +118,8 @@ mod tests {
             r#"{"type":"end","count":-1}"#,
             r#"{"type":"result","main":1,"formats":{}}"#,
             r#"{"type":"error","name":"x"}"#,
+            "{\"type\":\"result\",\"main\":true,\"formats\":{\"a\":[1,\n2]}}",
+            "{\"type\":\"result\",\"main\":true,\"formats\":{\"a\":[1,\r2]}}",
             &many,
             &deep,
         ] {

@@ -24,8 +24,10 @@ use crate::runs::effects::Task;
 const OUTPUT_MAX: usize = 64 * 1024;
 /// How long an interrupt may take.
 pub(super) const INTERRUPT_TIME: Duration = Duration::from_secs(8);
-/// Characters of the text of all results together.
+/// Characters of the text and the names of formats of all results together.
 const RESULTS_MAX: usize = 64 * 1024;
+/// What each result counts besides, so that empty ones are bounded too.
+const RESULT_CHARS: usize = 64;
 
 pub(super) const TOOL: Tool = Tool {
     name: "code",
@@ -100,8 +102,7 @@ async fn follow(mut running: Running) -> Report {
             }
             Some(CodeEvent::Result(result)) => results.extend(shown(&result, &mut room)),
             Some(CodeEvent::Error(raised)) => {
-                error =
-                    json!({ "name": raised.name, "value": cut(&raised.value), "traceback": cut(&raised.traceback) });
+                error = json!({ "name": cut(&raised.name), "value": cut(&raised.value), "traceback": cut(&raised.traceback) });
             }
             Some(CodeEvent::Ended { status, .. }) => {
                 let (stdout, stderr) = tails.cut();
@@ -126,19 +127,42 @@ async fn follow(mut running: Running) -> Report {
     }
 }
 
-/// The text of a result and the names of its other formats, as far as there is room.
+/// The text of a result and the names of its other formats, as far as there is room. The code decides how much there is of both.
 fn shown(result: &CodeResult, room: &mut usize) -> Option<Value> {
+    *room = room.checked_sub(RESULT_CHARS)?;
+    let mut take = |text: &str| -> String {
+        let taken: String = text.chars().take(*room).collect();
+        *room -= taken.chars().count();
+        taken
+    };
     let text = result.formats.get("text/plain");
     let text: String = text.and_then(|text| serde_json::from_str(text.get()).ok()).unwrap_or_default();
-    let text: String = text.chars().take(*room).collect();
-    if *room == 0 {
-        return None;
-    }
-    *room -= text.chars().count();
-    let others: Vec<&String> = result.formats.keys().filter(|kind| *kind != "text/plain").collect();
+    let text = take(&text);
+    let others: Vec<String> =
+        result.formats.keys().filter(|kind| *kind != "text/plain").map(|kind| take(kind)).collect();
     Some(json!({ "main": result.is_main, "text": text, "formats": others }))
 }
 
 fn cut(text: &str) -> String {
     text.chars().take(OUTPUT_MAX / 4).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::value::RawValue;
+
+    use super::*;
+
+    #[test]
+    fn results_without_text_and_with_long_names_are_bounded_too() {
+        let value = || RawValue::from_string("1".to_owned()).unwrap();
+        let long = (0..64).map(|at| (format!("{at:0256}"), value())).collect();
+        for formats in [BTreeMap::new(), long] {
+            let result = CodeResult { is_main: false, formats };
+            let mut room = RESULTS_MAX;
+            let all: Vec<Value> = (0..100_000).map_while(|_| shown(&result, &mut room)).collect();
+            let length = json!(all).to_string().len();
+            assert!(length < 2 * RESULTS_MAX, "{} results of {length} bytes", all.len());
+        }
+    }
 }
