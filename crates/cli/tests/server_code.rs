@@ -306,6 +306,27 @@ fn contexts_outlive_a_kill_of_the_server_and_code_that_nobody_follows_makes_way(
     assert_eq!((main_text(&ran), &ran["status"]), ("kept", &json!("ok")), "{ran}");
 }
 
+/// The first code of a language waits for its interpreter. Whoever comes next finds a context that works.
+#[test]
+fn a_client_that_leaves_while_its_context_starts_spoils_it_for_nobody() {
+    let server = Server::start();
+    let sandbox = server.sandbox_with(&json!({ "user": "root" }));
+    let slow =
+        "#!/bin/sh\ntouch /tmp/begun\nwhile [ ! -e /tmp/go ]; do sleep 0.02; done\nexec /usr/bin/python3 \"$@\"\n";
+    let place = "mkdir -p /usr/local/bin && cat > /usr/local/bin/python3 && chmod 755 /usr/local/bin/python3";
+    server.sh(&sandbox, &format!("{place} <<'END'\n{slow}END"));
+    let mut connection = server.connect();
+    let body = json!({ "code": "1" }).to_string();
+    let headers = ["Content-Type: application/json", &server.authorization()];
+    http::send(&mut connection, "POST", &format!("{sandbox}/code/run"), &headers, body.as_bytes());
+    eventually("the interpreter begins", || server.sh(&sandbox, "test -e /tmp/begun")["exit_code"] == 0);
+    drop(connection);
+    // The server has noticed that when it has answered somebody else.
+    server.sh(&sandbox, "touch /tmp/go");
+    let ran = server.post(&format!("{sandbox}/code/run"), &json!({ "code": "2 + 2" })).expect(200);
+    assert_eq!((main_text(&ran), &ran["status"]), ("4", &json!("ok")), "{ran}");
+}
+
 #[test]
 fn executions_of_one_context_take_turns() {
     let server = Server::start();

@@ -127,6 +127,11 @@ impl Context {
 impl Sandboxes {
     /// Starts a context. It is ready for code when this returns.
     pub async fn create_context(&self, permit: &Permit, new: NewContext) -> Result<Context, Fault> {
+        let (this, permit) = (self.clone(), permit.clone());
+        to_its_end(async move { this.create_context_now(&permit, new).await }).await
+    }
+
+    async fn create_context_now(&self, permit: &Permit, new: NewContext) -> Result<Context, Fault> {
         let here = self.of_sandbox(exec_permit(permit)?);
         let _making = here.making.lock().await;
         self.check_room(permit).await?;
@@ -158,6 +163,11 @@ impl Sandboxes {
 
     /// Ends its process, and starts another one without anything of the first.
     pub async fn restart_context(&self, permit: &Permit, id: &ContextId) -> Result<Context, Fault> {
+        let (this, permit, id) = (self.clone(), permit.clone(), id.clone());
+        to_its_end(async move { this.restart_context_now(&permit, &id).await }).await
+    }
+
+    async fn restart_context_now(&self, permit: &Permit, id: &ContextId) -> Result<Context, Fault> {
         let here = self.of_sandbox(exec_permit(permit)?);
         let _making = here.making.lock().await;
         let (tag, exec) = self.newest(permit, id).await?;
@@ -189,6 +199,12 @@ impl Sandboxes {
         if exec.status.is_none() {
             return Ok((Context::of(tag, exec), here.known(id)));
         }
+        let (this, permit, id) = (self.clone(), permit.clone(), id.clone());
+        to_its_end(async move { this.living_context(&permit, &id).await }).await
+    }
+
+    async fn living_context(&self, permit: &Permit, id: &ContextId) -> Result<(Context, Arc<Known>), Fault> {
+        let here = self.of_sandbox(exec_permit(permit)?);
         let _making = here.making.lock().await;
         let (tag, exec) = self.newest(permit, id).await?;
         let context = match exec.status {
@@ -209,20 +225,25 @@ impl Sandboxes {
         env: &BTreeMap<String, String>,
     ) -> Result<ContextId, Fault> {
         let here = self.of_sandbox(exec_permit(permit)?);
-        let is_it = |tag: &Tag| tag.is_default && tag.language == language;
-        let find = |all: Vec<(Tag, ExecDescription)>| {
+        let is_it = move |tag: &Tag| tag.is_default && tag.language == language;
+        let find = move |all: Vec<(Tag, ExecDescription)>| {
             all.into_iter().rev().find(|(tag, _)| is_it(tag)).filter(|(_, exec)| is_kept(exec)).map(|(tag, _)| tag.id)
         };
         if let Some(id) = find(self.tagged(permit).await?) {
             return Ok(id);
         }
-        let _making = here.making.lock().await;
-        if let Some(id) = find(self.tagged(permit).await?) {
-            return Ok(id);
-        }
-        self.check_room(permit).await?;
-        let tag = Tag { id: ContextId::from_random(random()), language, is_default: true, has_env: !env.is_empty() };
-        Ok(self.start(permit, &here, tag, None, env.clone()).await?.id)
+        let (this, permit, env) = (self.clone(), permit.clone(), env.clone());
+        to_its_end(async move {
+            let _making = here.making.lock().await;
+            if let Some(id) = find(this.tagged(&permit).await?) {
+                return Ok(id);
+            }
+            this.check_room(&permit).await?;
+            let tag =
+                Tag { id: ContextId::from_random(random()), language, is_default: true, has_env: !env.is_empty() };
+            Ok(this.start(&permit, &here, tag, None, env).await?.id)
+        })
+        .await
     }
 
     /// The context of that id, which its caller has derived from a name: started if there is none, and anew if its
@@ -417,6 +438,13 @@ impl Sandboxes {
         }
         Err(broken_start(language, &words))
     }
+}
+
+/// A context that was begun to be made is made, even if its client leaves: the next one finds a process that understands it.
+async fn to_its_end<T: Send + 'static>(
+    making: impl Future<Output = Result<T, Fault>> + Send + 'static,
+) -> Result<T, Fault> {
+    tokio::spawn(making).await.map_err(|error| Fault::internal("starting a code context", error))?
 }
 
 /// Whether a process can't be fed because it has ended.
