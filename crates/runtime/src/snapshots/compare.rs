@@ -1,6 +1,8 @@
 //! Compares two snapshots of a project.
 
-use saggar_domain::{Code, ProjectId, SnapshotId};
+use std::sync::Arc;
+
+use saggar_domain::{Code, Problem, ProjectId, SnapshotId};
 use saggar_image::{DiffLimits, StackDiff, diff};
 use saggar_sandbox::{HeldTemplate, Templates};
 
@@ -25,9 +27,16 @@ impl Sandboxes {
         self.find_snapshot(project, from).await?;
         self.find_snapshot(project, to).await?;
         let (this, project, from, to) = (self.clone(), project.clone(), from.clone(), to.clone());
+        // Dropped with this call. The thread that compares can't be cancelled, and two large trees that are the same take long.
+        let asks = Arc::new(());
+        let waiting = Arc::downgrade(&asks);
         blocking("comparing snapshots", move || {
             let (before, after) = (this.held_snapshot(&project, &from)?, this.held_snapshot(&project, &to)?);
-            diff(&before, &after, DiffLimits::default(), &|| Ok(())).map_err(Fault::Refused)
+            let go_on = || match waiting.strong_count() {
+                0 => Err(Problem::new(Code::TooMany, "nobody waits for the comparison any more", "ask again")),
+                _ => Ok(()),
+            };
+            diff(&before, &after, DiffLimits::default(), &go_on).map_err(Fault::Refused)
         })
         .await
     }
