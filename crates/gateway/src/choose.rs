@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use saggar_domain::ProjectId;
 use saggar_domain::secret::SecretName;
 
 use crate::breaker::Breaker;
@@ -39,7 +40,8 @@ pub(crate) fn order(route: &Route, mut chance: u64) -> Vec<Arc<Target>> {
     ordered
 }
 
-/// What is known about the health of targets and keys.
+/// What is known about the health of targets and keys, for each project whose keys they are used with: whoever has none, or wrong ones,
+/// must not close a target to others.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     state: Mutex<State>,
@@ -47,8 +49,8 @@ pub(crate) struct Health {
 
 #[derive(Debug, Default)]
 struct State {
-    breakers: HashMap<String, Breaker>,
-    cooling: HashMap<(String, SecretName), Instant>,
+    breakers: HashMap<(ProjectId, String), Breaker>,
+    cooling: HashMap<(ProjectId, String, SecretName), Instant>,
     turn: usize,
 }
 
@@ -58,13 +60,14 @@ struct State {
 pub(crate) struct Admitted<'a> {
     health: &'a Health,
     pub target: &'a Arc<Target>,
+    keys_project: &'a ProjectId,
     is_told: bool,
 }
 
 impl Admitted<'_> {
     pub(crate) fn tell(mut self, key: Option<&SecretName>, outcome: Result<(), &Failure>, now: Instant) {
         self.is_told = true;
-        self.health.tell(self.target, key, outcome, now);
+        self.health.tell(self.target, self.keys_project, key, outcome, now);
     }
 }
 
@@ -72,21 +75,34 @@ impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if !self.is_told {
             let left = Failure::new(FailureKind::Cancelled, "nobody waits for it any more");
-            self.health.tell(self.target, None, Err(&left), Instant::now());
+            self.health.tell(self.target, self.keys_project, None, Err(&left), Instant::now());
         }
     }
 }
 
 impl Health {
     /// Whether a target may be asked now.
-    pub(crate) fn admit<'a>(&'a self, target: &'a Arc<Target>, now: Instant) -> Option<Admitted<'a>> {
-        let is_admitted = self.lock().breakers.entry(target.label()).or_default().admit(now);
-        is_admitted.then_some(Admitted { health: self, target, is_told: false })
+    pub(crate) fn admit<'a>(
+        &'a self,
+        target: &'a Arc<Target>,
+        keys_project: &'a ProjectId,
+        now: Instant,
+    ) -> Option<Admitted<'a>> {
+        let place = (keys_project.clone(), target.label());
+        let is_admitted = self.lock().breakers.entry(place).or_default().admit(now);
+        is_admitted.then_some(Admitted { health: self, target, keys_project, is_told: false })
     }
 
-    fn tell(&self, target: &Target, key: Option<&SecretName>, outcome: Result<(), &Failure>, now: Instant) {
+    fn tell(
+        &self,
+        target: &Target,
+        keys_project: &ProjectId,
+        key: Option<&SecretName>,
+        outcome: Result<(), &Failure>,
+        now: Instant,
+    ) {
         let mut state = self.lock();
-        let breaker = state.breakers.entry(target.label()).or_default();
+        let breaker = state.breakers.entry((keys_project.clone(), target.label())).or_default();
         match outcome {
             Ok(()) => breaker.succeeded(),
             Err(failure) => match failure.kind {
@@ -108,17 +124,19 @@ impl Health {
             && failure.kind == FailureKind::RateLimited
         {
             let wait = failure.retry_after.unwrap_or(COOL_DOWN).min(COOL_DOWN_MOST);
-            state.cooling.insert((target.provider.name.clone(), key.clone()), now + wait);
+            state.cooling.insert((keys_project.clone(), target.provider.name.clone(), key.clone()), now + wait);
         }
     }
 
     /// The key for the next call: in turns, except those that cool down. If all do, the one that is ready first.
-    pub(crate) fn key(&self, target: &Target, now: Instant) -> Option<SecretName> {
+    pub(crate) fn key(&self, target: &Target, keys_project: &ProjectId, now: Instant) -> Option<SecretName> {
         let keys = &target.provider.keys;
         let mut state = self.lock();
         state.turn = state.turn.wrapping_add(1);
         let turn = state.turn;
-        let until = |key: &SecretName| state.cooling.get(&(target.provider.name.clone(), key.clone())).copied();
+        let until = |key: &SecretName| {
+            state.cooling.get(&(keys_project.clone(), target.provider.name.clone(), key.clone())).copied()
+        };
         let rotated = (0..keys.len()).map(|index| &keys[(turn + index) % keys.len()]);
         rotated.min_by_key(|key| until(key).filter(|until| now < *until)).cloned()
     }
@@ -148,6 +166,10 @@ mod tests {
         .unwrap()
     }
 
+    fn project() -> ProjectId {
+        ProjectId::parse("prj_aaaaaaaaaaaaaaaaaaaaaaaaab").unwrap()
+    }
+
     #[test]
     fn targets_are_chosen_by_weight_and_fallbacks_come_last() {
         let catalogue = catalogue();
@@ -166,17 +188,17 @@ mod tests {
         let (catalogue, health, now) = (catalogue(), Health::default(), Instant::now());
         let target = &catalogue.route("m").unwrap().targets[0];
         let used = |now| -> std::collections::BTreeSet<String> {
-            (0..6).map(|_| health.key(target, now).unwrap().to_string()).collect()
+            (0..6).map(|_| health.key(target, &project(), now).unwrap().to_string()).collect()
         };
         assert_eq!(used(now).len(), 3);
         let limited = Failure::new(FailureKind::RateLimited, "x").after(Some(Duration::from_secs(9)));
         let two = SecretName::parse("two").unwrap();
-        health.tell(target, Some(&two), Err(&limited), now);
+        health.tell(target, &project(), Some(&two), Err(&limited), now);
         assert!(!used(now).contains("two"));
         assert!(used(now + Duration::from_secs(9)).contains("two"));
         for name in ["one", "three"] {
             let long = Failure::new(FailureKind::RateLimited, "x").after(Some(Duration::from_secs(60)));
-            health.tell(target, Some(&SecretName::parse(name).unwrap()), Err(&long), now);
+            health.tell(target, &project(), Some(&SecretName::parse(name).unwrap()), Err(&long), now);
         }
         assert_eq!(used(now), ["two".to_owned()].into(), "the one that is ready first");
     }
@@ -184,18 +206,20 @@ mod tests {
     #[test]
     fn a_trial_that_nobody_waits_for_gives_way_to_another() {
         let (catalogue, health, now) = (catalogue(), Health::default(), Instant::now());
-        let target = &catalogue.route("m").unwrap().targets[0];
+        let (target, own) = (&catalogue.route("m").unwrap().targets[0], project());
         for _ in 0..5 {
             let failed = Failure::new(FailureKind::Upstream, "x");
-            health.admit(target, now).unwrap().tell(None, Err(&failed), now);
+            health.admit(target, &own, now).unwrap().tell(None, Err(&failed), now);
         }
-        assert!(health.admit(target, now).is_none());
+        assert!(health.admit(target, &own, now).is_none());
+        let other = ProjectId::parse("prj_aaaaaaaaaaaaaaaaaaaaaaaaac").unwrap();
+        assert!(health.admit(target, &other, now).is_some(), "its keys may be good");
         let later = now + Duration::from_secs(5);
-        let trial = health.admit(target, later).unwrap();
-        assert!(health.admit(target, later).is_none(), "one trial at a time");
+        let trial = health.admit(target, &own, later).unwrap();
+        assert!(health.admit(target, &own, later).is_none(), "one trial at a time");
         drop(trial);
-        health.admit(target, later).unwrap().tell(None, Ok(()), later);
-        let both = (health.admit(target, later), health.admit(target, later));
+        health.admit(target, &own, later).unwrap().tell(None, Ok(()), later);
+        let both = (health.admit(target, &own, later), health.admit(target, &own, later));
         assert!(both.0.is_some() && both.1.is_some());
     }
 }

@@ -187,14 +187,14 @@ fn output_of(asked: &Asked, target: &Target) -> u64 {
 impl Call {
     /// Tries targets until one has begun to answer. Nothing has been sent to the client yet.
     pub(crate) async fn begin(&mut self) -> Result<Begun, Failure> {
-        let (gateway, route) = (self.gateway.clone(), Arc::clone(&self.route));
+        let (gateway, route, keys_project) = (self.gateway.clone(), Arc::clone(&self.route), self.keys_project());
         let targets = order(&route, u64::from_ne_bytes(random()));
         let (mut left, mut round, mut last) = (route.retries, 0_u32, None::<Failure>);
         loop {
             let mut tried = false;
             let mut soonest = None::<Duration>;
             for (index, target) in targets.iter().enumerate() {
-                let Some(admitted) = gateway.0.health.admit(target, Instant::now()) else { continue };
+                let Some(admitted) = gateway.0.health.admit(target, &keys_project, Instant::now()) else { continue };
                 if tried || round > 0 {
                     if left == 0 {
                         return Err(self.worst(last));
@@ -251,7 +251,7 @@ impl Call {
         if let Ok(outcome) = timeout(after, &mut one).await {
             return self.told(first, outcome);
         }
-        let Some(second) = gateway.0.health.admit(second, Instant::now()) else {
+        let Some(second) = gateway.0.health.admit(second, &project, Instant::now()) else {
             let outcome = one.await;
             return self.told(first, outcome);
         };
@@ -419,7 +419,7 @@ async fn attempt_of(
             .map(|reply| (None, Started::Local(Box::new(reply))))
             .map_err(|failure| (None, failure)),
         Endpoint::Remote { .. } => {
-            let key = gateway.0.health.key(target, Instant::now());
+            let key = gateway.0.health.key(target, keys_project, Instant::now());
             let prepared = match prepare(asked, target, is_limited, Purpose::Reply) {
                 Ok(prepared) => prepared,
                 Err(failure) => return Err((None, failure)),
