@@ -1,5 +1,6 @@
 //! Sandboxes: the request, the description, and how one ended.
 
+use saggar_domain::model::ModelAccess;
 use saggar_domain::net::{EgressDraft, EgressLimits, Rule};
 use saggar_domain::secret::SecretUse;
 use saggar_domain::{
@@ -57,6 +58,11 @@ pub struct CreateSandbox {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::SecretUseShape>, max_items = 64)]
     pub secrets: Vec<SecretUse>,
+    /// Models of the server that its programs may call at http://model.internal, with network mode `proxied`: `true` for all, or their
+    /// names. The variables of OpenAI's and Anthropic's clients lead there.
+    #[serde(skip_serializing_if = "ModelAccess::is_none")]
+    #[schema(value_type = schema::ModelAccessShape, default = false)]
+    pub models: ModelAccess,
     /// The user that programs run as, unless an exec sets another.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SandboxUser>)]
@@ -101,6 +107,7 @@ impl CreateSandbox {
             network: Some(self.network.0),
             egress: self.egress,
             secrets: self.secrets,
+            models: self.models,
             storage: self.storage,
             volumes: self.volumes,
             limits: self.limits.into(),
@@ -131,6 +138,7 @@ impl TryFrom<Draft> for CreateSandbox {
             network,
             egress,
             secrets,
+            models,
             storage,
             limits: DraftLimits { timeout, memory, cpus, pids, disk, files, output },
             strict,
@@ -159,6 +167,7 @@ impl TryFrom<Draft> for CreateSandbox {
             network: network.map(Network).unwrap_or_default(),
             egress,
             secrets,
+            models,
             user,
             storage,
             fs,
@@ -457,6 +466,10 @@ pub struct SandboxSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(nullable = false)]
     pub secrets: Vec<SandboxSecret>,
+    /// Models that its programs may call; absent without any.
+    #[serde(default, skip_serializing_if = "ModelAccess::is_none")]
+    #[schema(value_type = schema::ModelAccessShape)]
+    pub models: ModelAccess,
     /// The user that programs run as.
     #[schema(value_type = schema::SandboxUser)]
     pub user: User,
@@ -489,6 +502,7 @@ impl SandboxSpec {
             network_managed: spec.network != NetworkMode::Host,
             egress: EffectiveEgress::of(&spec.egress, spec.network),
             secrets: spec.secrets.into_iter().map(SandboxSecret::from).collect(),
+            models: spec.models,
             user: spec.user,
             storage: spec.storage,
             volumes: spec.volumes.into_iter().map(SandboxVolume::from).collect(),

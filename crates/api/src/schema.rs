@@ -116,6 +116,8 @@ stand_ins! {
     SignalScope => choice("Who gets a signal.", saggar_domain::SignalScope::ALL.iter().map(|one| one.as_str()));
     /// The name of a template.
     TemplateName => text("The name of a template.", r"^[a-z0-9][a-z0-9._-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,63})?$", "base");
+    /// The name of a model.
+    ModelName => text("What clients name as their model.", r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}$", "gpt-5");
     /// Why a sandbox ended.
     EndReason => choice("Why a sandbox ended; newer servers may add reasons", saggar_domain::EndReason::ALL.iter().map(|one| one.as_str()));
     /// A problem's code.
@@ -188,6 +190,25 @@ pub struct SecretUseShape {
     env: Option<String>,
 }
 
+/// Models of the server: all of them, none, or those that are named.
+// Both only for the attribute, which the document shows too.
+#[derive(serde::Deserialize, serde::Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = ModelAccess)]
+pub enum ModelAccessShape {
+    /// All of them, or none.
+    Switch(bool),
+    /// The names of routes.
+    #[schema(value_type = Vec<ModelName>)]
+    Routes(Vec<String>),
+}
+
+impl Default for ModelAccessShape {
+    fn default() -> Self {
+        Self::Switch(false)
+    }
+}
+
 /// A volume of the project that a sandbox uses.
 // Both only for the attributes, which the document shows too.
 #[derive(serde::Deserialize, serde::Serialize, ToSchema)]
@@ -241,6 +262,8 @@ pub struct AgentSandboxShape {
     /// Secrets of the project that its requests use, with network mode `proxied`. Programs get placeholders.
     #[schema(max_items = 64)]
     secrets: Vec<SecretUseShape>,
+    /// Models of the server that its programs may call at http://model.internal, with network mode `proxied`.
+    models: ModelAccessShape,
     /// Volumes of the project, each at a path of its own.
     #[schema(max_items = 16)]
     volumes: Vec<VolumeMountShape>,

@@ -102,6 +102,7 @@ impl Order {
             network: _,
             egress: _,
             secrets,
+            models,
             storage: _,
             limits: _,
             strict: _,
@@ -118,6 +119,7 @@ impl Order {
             ("cwd", cwd.is_some()),
             ("user", user.is_some()),
             ("secrets", !secrets.is_empty()),
+            ("models", !models.is_none()),
         ];
         match given.into_iter().find(|(_, is_given)| *is_given) {
             None => Ok(()),

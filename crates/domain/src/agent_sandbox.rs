@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::limit::{DraftLimits, Limits};
 use crate::mode::{Access, FsMode, NetworkMode, Storage, User};
+use crate::model::ModelAccess;
 use crate::name::{TemplateName, WorkspaceName};
 use crate::net::EgressDraft;
 use crate::problem::{Code, Problem};
@@ -42,6 +43,9 @@ pub struct AgentSandbox {
     /// Secrets that requests get on their way out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
+    /// Models of the server that its programs may call, in network mode `proxied`.
+    #[serde(skip_serializing_if = "ModelAccess::is_none")]
+    pub models: ModelAccess,
     /// Volumes of the project.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<VolumeMount>,
@@ -66,9 +70,22 @@ impl AgentSandbox {
 
     /// The spec of the sandbox, but for its workspace, which only the server can name.
     pub fn draft(&self) -> Draft {
-        let Self { template, workspace: _, fs: _, storage, user, network, egress, secrets, volumes, limits, reuse: _ } =
+        let Self {
+            template,
+            workspace: _,
+            fs: _,
+            storage,
+            user,
+            network,
+            egress,
+            secrets,
+            models,
+            volumes,
+            limits,
+            reuse: _,
+        } =
             self.clone();
-        Draft { template, storage, user, network, egress, secrets, volumes, limits, ..Draft::default() }
+        Draft { template, storage, user, network, egress, secrets, models, volumes, limits, ..Draft::default() }
     }
 
     /// Refuses what could only fail when the sandbox is made.
@@ -116,6 +133,9 @@ impl AgentSandbox {
         if let Some(used) = self.secrets.iter().find(|used| !other.uses(used)) {
             return Some(format!("the secret {}", used.name));
         }
+        if self.models.clone().within(&other.models) != self.models {
+            return Some("a model".to_owned());
+        }
         if let Some(volume) = self.volumes.iter().find(|volume| !other.mounts(volume)) {
             return Some(format!("the volume {} ({})", volume.name, volume.mode.as_str()));
         }
@@ -138,6 +158,7 @@ impl AgentSandbox {
             network,
             egress,
             mut secrets,
+            mut models,
             mut volumes,
             limits: _,
             reuse,
@@ -146,15 +167,17 @@ impl AgentSandbox {
         volumes.retain(|volume| other.mounts(volume));
         let (network, egress) = if self.is_proxied() && other.is_proxied() {
             secrets.retain(|used| other.uses(used));
+            models = models.within(&other.models);
             let EgressDraft { mut allow, deny, limits } = egress;
             allow.retain(|rule| other.egress.allow.contains(rule));
             let (deny, limits) = (joined(deny, other.egress.deny.clone()), limits.within(&other.egress.limits));
             (network, EgressDraft { allow, deny, limits })
         } else {
             secrets.clear();
+            models = ModelAccess::None;
             (None, EgressDraft::default())
         };
-        Self { template, workspace, fs, storage, user, network, egress, secrets, volumes, limits, reuse }
+        Self { template, workspace, fs, storage, user, network, egress, secrets, models, volumes, limits, reuse }
     }
 
     /// Its limits, none of them higher than the other's, which may be a default.
@@ -219,7 +242,7 @@ mod tests {
     }
 
     const PARENT: &str = r#"{"network": "proxied", "egress": {"allow": ["a.example", "@pypi"], "deny": ["c.example"]},
-        "secrets": [{"name": "api", "env": "KEY"}],
+        "secrets": [{"name": "api", "env": "KEY"}], "models": ["cheap"],
         "volumes": [{"name": "data", "at": "/data", "mode": "ro"}], "limits": {"pids": 100}}"#;
 
     #[test]
@@ -242,6 +265,9 @@ mod tests {
             // Narrower, and not written there.
             (r#"{"network": "proxied", "egress": {"allow": ["GET a.example"]}}"#, Some(r#"the rule "GET a.example""#)),
             (r#"{"network": "proxied", "secrets": [{"name": "other"}]}"#, Some("the secret other")),
+            (r#"{"network": "proxied", "models": ["cheap"]}"#, None),
+            (r#"{"network": "proxied", "models": ["cheap", "dear"]}"#, Some("a model")),
+            (r#"{"network": "proxied", "models": true}"#, Some("a model")),
         ] {
             assert_eq!(sandbox(json).beyond(&sandbox(PARENT)).as_deref(), beyond, "{json}");
             let within = sandbox(json).within(&sandbox(PARENT));

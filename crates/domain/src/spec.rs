@@ -17,6 +17,7 @@ use crate::environment::{EnvDraft, MANAGED_NETWORK_VARIABLES};
 use crate::host_user::HostUser;
 use crate::limit::{DraftLimits, Limits};
 use crate::mode::{FsMode, NetworkMode, Storage, Template, Tier, User};
+use crate::model::ModelAccess;
 use crate::mount::{Mount, check_mounts};
 use crate::name::TemplateName;
 use crate::net::{EgressDraft, Rules, as_policy};
@@ -77,6 +78,9 @@ pub struct Draft {
     /// Secrets that requests get on their way out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub secrets: Vec<SecretUse>,
+    /// Models of the server that programs may call, in network mode `proxied`.
+    #[serde(skip_serializing_if = "ModelAccess::is_none")]
+    pub models: ModelAccess,
     /// Where the sandbox's own files are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage: Option<Storage>,
@@ -124,6 +128,8 @@ pub struct Spec {
     /// Only names are known here, and so the policy contains nothing else.
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "secret::as_policy")]
     pub secrets: Vec<SecretUse>,
+    #[serde(skip_serializing_if = "ModelAccess::is_none")]
+    pub models: ModelAccess,
     /// Absent from the policy if it is in memory, as it always was before there was a choice.
     #[serde(skip_serializing_if = "is_in_memory")]
     pub storage: Storage,
@@ -150,6 +156,7 @@ impl Draft {
             network: one_of("network", self.network, other.network)?,
             egress: self.egress.merge(other.egress)?,
             secrets: joined(self.secrets, other.secrets),
+            models: self.models.merge(other.models)?,
             storage: one_of("storage", self.storage, other.storage)?,
             limits: self.limits.merge(other.limits)?,
             strict: one_of("strict", self.strict, other.strict)?,
@@ -175,6 +182,7 @@ impl Draft {
             network: _,
             egress: _,
             secrets: _,
+            models: _,
             storage: _,
             limits: _,
             strict: _,
@@ -250,6 +258,7 @@ impl Spec {
         check_volumes(&draft)?;
         draft.egress.check_mode(draft.network)?;
         check_uses(&draft.secrets, draft.network, &draft.env)?;
+        draft.models.check(draft.network)?;
         let template = Template::of(draft.template_name());
         let (template_id, mut env, given_cwd, account) = match given {
             Some(given) => (Some(given.id), given.env, given.cwd, given.account.filter(|_| draft.user.is_none())),
@@ -288,6 +297,7 @@ impl Spec {
             network: draft.network.unwrap_or(NetworkMode::None),
             egress: draft.egress,
             secrets: draft.secrets,
+            models: draft.models,
             storage: draft.storage.unwrap_or(Storage::Memory),
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
@@ -368,6 +378,8 @@ mod tests {
                 r#"{"secrets": [{"name": "a", "env": "A"}, {"name": "b", "env": "A"}], "network": "proxied"}"#,
                 Code::Contradiction,
             ),
+            (r#"{"models": true}"#, Code::Contradiction),
+            (r#"{"models": ["m"], "network": "host"}"#, Code::Contradiction),
             (r#"{"tier": "vm"}"#, Code::UnsupportedCapability),
             (r#"{"storage": "disk"}"#, Code::Contradiction),
             (r#"{"storage": "disk", "template": "base"}"#, Code::Contradiction),
@@ -478,6 +490,16 @@ mod tests {
     }
 
     #[test]
+    fn the_policy_hash_covers_the_models() {
+        let hash = |models: &str| resolve(&format!(r#"{{"network": "proxied"{models}}}"#)).unwrap().policy_hash();
+        assert_eq!(hash(""), hash(r#", "models": false"#));
+        assert_eq!(hash(r#", "models": ["a", "b"]"#), hash(r#", "models": ["b", "a", "b"]"#));
+        for other in [r#", "models": true"#, r#", "models": ["a"]"#] {
+            assert_ne!(hash(""), hash(other), "{other}");
+        }
+    }
+
+    #[test]
     fn a_stored_sandbox_with_a_variable_that_is_refused_now_can_be_shown() {
         let json = r#"{"network": "proxied", "secrets": [{"name": "a", "env": "PYTHONPATH"}]}"#;
         assert_eq!(resolve(json).map(drop).unwrap_err().code, Code::InvalidValue);
@@ -539,7 +561,7 @@ mod tests {
     fn a_draft_is_the_same_after_a_way_over_the_wire() {
         let whole = r#"{"schema": "saggar.spec/v1", "tier": "vm", "template": "base", "workspace": "/w", "fs": "scratch",
             "protect": ["ci.yml"], "mounts": [{"host": "/a", "guest": "/b"}], "volumes": [{"name": "v", "at": "/v", "mode": "ro"}], "env": {"A": "1"}, "cwd": "/tmp", "user": "root",
-            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "storage": "disk", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
+            "network": "host", "egress": {"allow": ["@pypi", "GET a.example/x"], "deny": ["10.0.0.0/8"]}, "secrets": [{"name": "a", "env": "A"}, {"name": "b"}], "models": ["m"], "storage": "disk", "strict": true, "limits": {"timeout": "1s", "memory": "1G", "cpus": 1.5, "pids": 9, "disk": "2G",
             "files": 99, "output": "1M"}}"#;
         for json in ["{}", whole] {
             let written = serde_json::to_string(&draft(json)).unwrap();
@@ -547,7 +569,7 @@ mod tests {
         }
         assert_eq!(serde_json::to_string(&Draft::default()).unwrap(), "{}");
         // No field is missing from the example above.
-        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 17);
+        assert_eq!(serde_json::to_value(draft(whole)).unwrap().as_object().unwrap().len(), 18);
     }
 
     #[test]

@@ -75,7 +75,7 @@ async fn attend(control: Control, setting: Setting, sessions: Sessions) {
     let Ok(Ok(first)) = timeout(FIRST_MESSAGE, control.receive()).await else { return };
     let attended = match first {
         Incoming::Message(ToEgress::Open(open), files) => serve(&control, *open, files, &setting, &sessions).await,
-        Incoming::Message(ToEgress::Manage { v }, _) => manage(&control, v, &sessions).await,
+        Incoming::Message(ToEgress::Manage { v }, _) => manage(&control, v, &sessions, &setting.models).await,
         Incoming::Message(..) => Err(misused("a connection begins with `open` or `manage`")),
         Incoming::End => Ok(()),
     };

@@ -26,6 +26,7 @@ use crate::dial::Dial;
 use crate::dns::{self, Desk, Suspects};
 use crate::gate::{self, OriginalDestination};
 use crate::limits::{Limits, SIGNED_BODIES_MAX};
+use crate::models::ModelsOf;
 use crate::names::Names;
 use crate::notices::{Notices, notices};
 use crate::proxy;
@@ -50,6 +51,8 @@ pub struct Setup {
     pub dial: Arc<dyn Dial>,
     /// The names that have fake addresses.
     pub names: Arc<Names>,
+    /// The way to the models of its server, if programs may call them.
+    pub models: Option<ModelsOf>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +74,7 @@ pub(crate) struct Shared {
     upstream_tls: OnceLock<UpstreamTls>,
     dial: Mutex<Arc<dyn Dial>>,
     pub names: Arc<Names>,
+    pub models: Option<ModelsOf>,
     pub decisions: Outbox,
     pub suspects: Suspects,
     pub notices: Notices,
@@ -107,9 +111,10 @@ impl Session {
         let (outbox, decisions) = queue(setup.limits.decisions);
         let (notices, heard) = notices();
         let budgets = Budgets::new(&setup.limits, &setup.rules.draft().limits);
+        let rules = setup.rules.with_models(setup.models.is_some());
         let shared = Shared {
-            rules: watch::Sender::new(Arc::new(setup.rules.clone())),
-            boundary: Mutex::new(Boundary { rules: setup.rules, secrets: Arc::default(), answered: Vec::new() }),
+            rules: watch::Sender::new(Arc::new(rules.clone())),
+            boundary: Mutex::new(Boundary { rules, secrets: Arc::default(), answered: Vec::new() }),
             has_secrets: watch::Sender::new(true),
             budgets,
             ca: Ca::new(provider)?,
@@ -117,6 +122,7 @@ impl Session {
             upstream_tls: OnceLock::new(),
             dial: Mutex::new(setup.dial),
             names: setup.names,
+            models: setup.models,
             decisions: outbox,
             suspects: Suspects::default(),
             notices,
@@ -295,7 +301,7 @@ impl Shared {
     fn replace_rules(&self, rules: Rules) {
         let mut boundary = self.boundary();
         self.budgets.replace(&rules.draft().limits);
-        boundary.rules = rules;
+        boundary.rules = rules.with_models(self.models.is_some());
         self.put_in_force(&boundary);
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use saggar_supervisor::egress::Upstream;
 
 use crate::dial::Dial;
+use crate::models::Models;
 use crate::resolve::{self, Dialer};
 use crate::tls::Roots;
 
@@ -14,6 +15,8 @@ pub struct Setting {
     pub roots: Roots,
     /// Makes the dialer of a session.
     pub dialers: Dialers,
+    /// The models of the server.
+    pub models: Models,
 }
 
 pub type Dialers = Arc<dyn Fn(&Upstream) -> Arc<dyn Dial> + Send + Sync>;
@@ -25,6 +28,6 @@ impl Setting {
             let Upstream { servers, hosts, own: _ } = upstream.clone();
             Arc::new(Dialer::new(resolve::Upstream::new(servers, hosts)))
         });
-        Self { roots, dialers }
+        Self { roots, dialers, models: Models::default() }
     }
 }

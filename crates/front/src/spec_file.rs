@@ -21,6 +21,13 @@ pub(crate) fn resolve(arguments: &RunArguments) -> Result<(Spec, Option<HeldTemp
             draft
         }
     };
+    if !draft.models.is_none() {
+        return Err(Problem::new(
+            Code::UnsupportedCapability,
+            "models answer to sandboxes of a server, and `saggar run` makes one without",
+            "use `saggar sandbox create --net proxied --model NAME`, or leave `models` out",
+        ));
+    }
     let data = || DataDirectory::open(arguments.data_dir.as_deref());
     saggar_sandbox::resolve(draft, || Ok(Templates::new(&data()?, LOCAL_PROJECT)))
 }

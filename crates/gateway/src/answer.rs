@@ -52,7 +52,7 @@ impl Gateway {
         let Ask { wire, headers, body } = ask;
         let body = object(&body)?;
         let name = body["model"].as_str().ok_or_else(|| Failure::invalid("model is missing").about("model"))?;
-        let route = self.route(name)?;
+        let route = self.route(&caller.models, name)?;
         let is_stream = match &body["stream"] {
             Value::Null => false,
             Value::Bool(is_stream) => *is_stream,
@@ -158,7 +158,7 @@ impl Gateway {
         let Ask { wire, headers, body } = ask;
         let body = object(&body)?;
         let name = body["model"].as_str().ok_or_else(|| Failure::invalid("model is missing").about("model"))?;
-        let route = self.route(name)?;
+        let route = self.route(&caller.models, name)?;
         let estimate = prompt_tokens(&body);
         let asked = Asked::Client { wire, body, is_stream: false, headers: passed(&headers) };
         let Some(target) = route.all().find(|target| asked.passes(target)) else { return Ok(estimate) };

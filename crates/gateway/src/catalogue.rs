@@ -15,7 +15,7 @@ mod file;
 mod provider;
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -99,6 +99,11 @@ impl Catalogue {
 
     pub fn route(&self, name: &str) -> Option<&Arc<Route>> {
         self.routes.get(&RouteName::parse(name)?)
+    }
+
+    /// The names of all routes.
+    pub fn names(&self) -> BTreeSet<RouteName> {
+        self.routes().map(|route| route.name.clone()).collect()
     }
 
     pub fn routes(&self) -> impl Iterator<Item = &Arc<Route>> {

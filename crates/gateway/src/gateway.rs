@@ -1,11 +1,11 @@
 //! The gateway itself: its state, and the way from a request to an answer that has begun.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
 use saggar_domain::ProjectId;
-use saggar_domain::model::{Micros, Origin, TokenUsage, UsageSource};
+use saggar_domain::model::{Micros, ModelAccess, Origin, TokenUsage, UsageSource};
 use saggar_domain::secret::SecretName;
 use tokio::time::{sleep, timeout};
 
@@ -28,6 +28,22 @@ const WAIT_FIRST: Duration = Duration::from_millis(250);
 /// Cheap to clone.
 #[derive(Clone)]
 pub struct Gateway(pub(crate) Arc<Inner>);
+
+/// Doesn't keep the gateway.
+#[derive(Clone)]
+pub struct WeakGateway(Weak<Inner>);
+
+impl WeakGateway {
+    pub fn upgrade(&self) -> Option<Gateway> {
+        self.0.upgrade().map(Gateway)
+    }
+}
+
+impl std::fmt::Debug for WeakGateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeakGateway").finish_non_exhaustive()
+    }
+}
 
 pub(crate) struct Inner {
     pub(crate) world: Arc<dyn World>,
@@ -86,6 +102,10 @@ impl Gateway {
         }))
     }
 
+    pub fn downgrade(&self) -> WeakGateway {
+        WeakGateway(Arc::downgrade(&self.0))
+    }
+
     pub fn catalogue(&self) -> Arc<Catalogue> {
         Arc::clone(&self.0.catalogue.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -95,13 +115,14 @@ impl Gateway {
         *self.0.catalogue.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(catalogue);
     }
 
-    /// The route of a name; an error names some that exist.
-    pub(crate) fn route(&self, name: &str) -> Result<Arc<Route>, Failure> {
+    /// The route of a name; an error names some that the caller may use.
+    pub(crate) fn route(&self, models: &ModelAccess, name: &str) -> Result<Arc<Route>, Failure> {
         let catalogue = self.catalogue();
-        if let Some(route) = catalogue.route(name) {
+        if let Some(route) = catalogue.route(name).filter(|route| models.allows(&route.name)) {
             return Ok(Arc::clone(route));
         }
-        let known: Vec<&str> = catalogue.routes().map(|route| route.name.as_str()).take(8).collect();
+        let known = catalogue.routes().filter(|route| models.allows(&route.name));
+        let known: Vec<&str> = known.map(|route| route.name.as_str()).take(8).collect();
         let help = match known.as_slice() {
             [] => "no models are set up: the operator names them in the file of the setting models_file".to_owned(),
             known => format!("there are: {}", known.join(", ")),

@@ -41,7 +41,7 @@ mod world;
 pub use answer::{Answer, Ask};
 pub use catalogue::{Catalogue, CatalogueError};
 pub use failure::{Failure, FailureKind};
-pub use gateway::Gateway;
+pub use gateway::{Gateway, WeakGateway};
 pub use run_call::Streamed;
 pub use wire::ClientWire;
 pub use world::{Bill, BoxFuture, Caller, ProviderKey, Reservation, ReserveError, WayOut, World};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use saggar_domain::model::{ModelReply, ModelRequest, Rate, RouteName, Tariff, TokenUsage};
+use saggar_domain::model::{ModelAccess, ModelReply, ModelRequest, Rate, RouteName, Tariff, TokenUsage};
 
 use crate::attempt::Started;
 use crate::count::prompt_tokens;
@@ -32,7 +32,7 @@ impl Gateway {
         request: ModelRequest,
         mut follower: impl FnMut(Streamed) + Send,
     ) -> Result<ModelReply, Failure> {
-        let route = self.route(request.route.as_str())?;
+        let route = self.route(&caller.models, request.route.as_str())?;
         let body = serde_json::to_value(&request).unwrap_or_default();
         let input = prompt_tokens(&body);
         let mut call = Box::pin(self.open(caller, route, Asked::Ours(Arc::new(request)), input)).await?;
@@ -80,7 +80,7 @@ impl Gateway {
 
     /// What calls of a route may come to.
     pub fn tariff(&self, route: &RouteName) -> Result<Tariff, Failure> {
-        let route = self.route(route.as_str())?;
+        let route = self.route(&ModelAccess::All, route.as_str())?;
         let rates =
             route.all().map(|target| Rate { prices: target.prices, output_tokens_max: target.output_tokens_max });
         let mut tariff = Tariff { rates: Vec::new(), at_once: 1, fixed_tokens: 0 };

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 pub use futures_util::future::BoxFuture;
-use saggar_domain::model::{Micros, Origin, RouteName, TokenUsage};
+use saggar_domain::model::{Micros, ModelAccess, Origin, RouteName, TokenUsage};
 use saggar_domain::secret::{Binding, SecretName, SecretValue};
 use saggar_domain::{ProjectId, RunId, SandboxId};
 use saggar_egress::outside::Outside;
@@ -22,17 +22,18 @@ pub struct ProviderKey {
     pub value: SecretValue,
 }
 
-/// Who calls, and who pays.
+/// Who calls what, and who pays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
     pub project: ProjectId,
     pub run: Option<RunId>,
     pub sandbox: Option<SandboxId>,
+    pub models: ModelAccess,
 }
 
 impl Caller {
     pub fn project(project: ProjectId) -> Self {
-        Self { project, run: None, sandbox: None }
+        Self { project, run: None, sandbox: None, models: ModelAccess::All }
     }
 }
 

@@ -25,9 +25,10 @@ use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use saggar_api::{Code, PROBLEM_MEDIA_TYPE, Problem};
+use saggar_domain::SandboxId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 
 use self::connections::Connections;
@@ -95,7 +96,7 @@ pub async fn listen(
                 continue;
             }
         };
-        let Some(connection) = connections.admit(caller) else {
+        let Some(connection) = connections.admit(caller.clone()) else {
             // It fits the socket's empty buffer; a client that doesn't read it doesn't matter.
             let _ = match &stream {
                 Arrived::Tcp(stream) if tls.is_none() => stream.try_write(&full),
@@ -131,6 +132,38 @@ pub async fn listen(
     if tokio::time::timeout(grace, connections.none_left()).await.is_err() {
         tracing::info!("interrupted requests that did not finish within the grace period");
     }
+}
+
+/// The same for connections that are handed over, of programs in sandboxes.
+pub async fn listen_inside(
+    mut arriving: mpsc::Receiver<(SandboxId, UnixStream)>,
+    router: Router,
+    bounds: Bounds,
+    mut stopping: watch::Receiver<bool>,
+    grace: Duration,
+) {
+    let connections = Connections::new(bounds);
+    loop {
+        let (sandbox, stream) = tokio::select! {
+            Some(arrived) = arriving.recv() => arrived,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        };
+        let caller = Caller::Sandbox(sandbox);
+        // One that is closed unanswered is told to try again by the egress process.
+        let Some(connection) = connections.admit(caller.clone()) else { continue };
+        let peer = Peer { caller, connection: Arc::new(connection) };
+        let (router, stopping) = (router.clone(), stopping.clone());
+        tokio::spawn(contained(async move {
+            let connection = Arc::clone(&peer.connection);
+            tokio::select! {
+                () = serve_begun(stream, router, peer, stopping) => {}
+                () = connection.has_to_leave() => {}
+            }
+        }));
+    }
+    drop(arriving);
+    // Who is not done by then is told to try again, too.
+    let _ = tokio::time::timeout(grace, connections.none_left()).await;
 }
 
 /// A new connection.

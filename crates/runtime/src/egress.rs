@@ -9,12 +9,13 @@
 //! The process outlives this one. Its supervisors connect to it by the name of its socket, so replacing the name is enough for new
 //! sessions to go to another process. A server and workers may share a data directory: a lock decides who starts a process.
 
+mod calls;
 mod process;
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use saggar_domain::secret::Grant;
@@ -23,6 +24,9 @@ use saggar_sandbox::EgressPlace;
 use saggar_supervisor::egress::{ManageError, Management, Upstream, backoff, upstream_of_the_host};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use crate::models::ModelConnection;
 
 /// How often the host's name servers and addresses are read.
 const UPSTREAM_EVERY: Duration = Duration::from_secs(10);
@@ -44,6 +48,8 @@ struct Inner {
     current: tokio::sync::Mutex<Option<Arc<Link>>>,
     /// Processes that were replaced, and still have sessions.
     replaced: Mutex<Vec<Arc<Link>>>,
+    /// Who takes connections of sandboxes to models.
+    models: OnceLock<mpsc::Sender<ModelConnection>>,
 }
 
 /// A connection to a process.
@@ -56,8 +62,13 @@ struct Link {
 impl Service {
     /// Starts nothing.
     pub(crate) fn open(data: &Path, program: PathBuf) -> std::io::Result<Self> {
-        let inner =
-            Inner { place: EgressPlace::open(data)?, program, current: Default::default(), replaced: Mutex::default() };
+        let inner = Inner {
+            place: EgressPlace::open(data)?,
+            program,
+            current: Default::default(),
+            replaced: Mutex::default(),
+            models: OnceLock::new(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -68,7 +79,9 @@ impl Service {
             return Ok(());
         }
         let management = self.connect_or_start().await?;
-        *current = Some(self.hold(management)?);
+        let link = self.hold(management)?;
+        self.lead_models(&link).await?;
+        *current = Some(link);
         Ok(())
     }
 

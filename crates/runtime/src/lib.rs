@@ -44,7 +44,7 @@ pub use files::{
 };
 pub use following::{ExecEvent, Finished, Followed, Following};
 pub use keys::{KEYS, create_key_in};
-pub use models::{MODELS, gateway as model_gateway};
+pub use models::{MODELS, ModelConnection, gateway as model_gateway};
 pub use permit::{Action, Kind, Permit, Subject};
 pub use ports::OpenPort;
 /// What differs between two snapshots.

@@ -1,5 +1,7 @@
 //! The model gateway's surroundings: the way out that tools have too, keys from the vault, and the store as its ledger.
 
+mod inside;
+
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,6 +10,8 @@ use saggar_domain::model::Micros;
 use saggar_domain::secret::SecretName;
 use saggar_gateway::{Bill, BoxFuture, Catalogue, Gateway, ProviderKey, Reservation, ReserveError, WayOut, World};
 use saggar_store::{EndedCall, NewAmount, SetAside, Spent};
+
+pub use inside::ModelConnection;
 
 use crate::fault::Fault;
 use crate::permit::{Action, Kind, Permit};
@@ -19,9 +23,12 @@ pub const MODELS: Kind = Kind::new("models");
 
 const SECONDS_PER_DAY: u64 = 24 * 3600;
 
-/// The gateway to the models of a catalogue.
+/// The gateway to the models of a catalogue. Sandboxes can then be given these models.
 pub fn gateway(sandboxes: &Sandboxes, catalogue: Catalogue) -> Gateway {
-    Gateway::new(Arc::new(Surroundings { sandboxes: sandboxes.clone(), exits: Arc::default() }), catalogue)
+    let surroundings = Surroundings { sandboxes: sandboxes.clone(), exits: Arc::default() };
+    let gateway = Gateway::new(Arc::new(surroundings), catalogue);
+    sandboxes.know_models(&gateway);
+    gateway
 }
 
 impl Sandboxes {

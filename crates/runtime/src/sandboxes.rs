@@ -32,10 +32,11 @@ mod workspace;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use saggar_domain::{BootId, ExecId, ProjectId, SandboxId, SnapshotId, Timestamp, Uptime, VolumeId};
+use saggar_gateway::{Gateway, WeakGateway};
 use saggar_sandbox::DataDirectory;
 use saggar_store::Store;
 use tokio::sync::Semaphore;
@@ -103,6 +104,8 @@ struct Inner {
     carrying: Carrying,
     content: ContentSandboxes,
     egress: egress::Service,
+    /// It has us, so we don't keep it.
+    models: OnceLock<WeakGateway>,
     strangers: Strangers,
     signing: SigningKey,
     vault: Vault,
@@ -145,6 +148,7 @@ impl Sandboxes {
             content: ContentSandboxes::default(),
             egress: egress::Service::open(&settings.data_directory, settings.program.clone())
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
+            models: OnceLock::new(),
             strangers: Strangers::default(),
             signing: SigningKey::open(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the signing key", error))?,
@@ -221,6 +225,16 @@ impl Sandboxes {
     /// The egress process of proxied sandboxes.
     pub fn egress(&self) -> &egress::Service {
         &self.inner.egress
+    }
+
+    /// From now on sandboxes can be given its models.
+    pub(crate) fn know_models(&self, gateway: &Gateway) {
+        // A process has one.
+        let _ = self.inner.models.set(gateway.downgrade());
+    }
+
+    pub(crate) fn model_gateway(&self) -> Option<Gateway> {
+        self.inner.models.get()?.upgrade()
     }
 
     pub fn signing(&self) -> &SigningKey {

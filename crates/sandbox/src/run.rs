@@ -81,7 +81,7 @@ pub fn run(data: &DataDirectory, ids: &Ids, mut job: Job<'_>, observe: &mut dyn 
             let secrets = SessionSecrets::new(names, std::mem::take(&mut job.secrets));
             let rules = job.spec.egress.clone();
             // There is one exec, so connections need no attribution.
-            let wants = Wants { questions: job.asks.is_some(), connections: false };
+            let wants = Wants { questions: job.asks.is_some(), connections: false, models: false };
             Network::begin(Box::new(source), ids.sandbox.clone(), rules, secrets, wants).map(Some).map_err(not_made)
         }
         NetworkMode::None | NetworkMode::Host => Ok(None),

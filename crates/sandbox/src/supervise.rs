@@ -243,7 +243,7 @@ impl Asked {
             NetworkMode::Proxied => {
                 let source = Box::new(ServiceSocket::in_directory(data)?);
                 let secrets = SessionSecrets::of_server(self.uses_secrets);
-                let wants = Wants { questions: false, connections: true };
+                let wants = Wants { questions: false, connections: true, models: !spec.models.is_none() };
                 Some(Network::begin(source, sandbox.clone(), spec.egress.clone(), secrets, wants)?)
             }
             NetworkMode::None | NetworkMode::Host => None,

@@ -5,16 +5,22 @@
 
 mod answer;
 mod failed;
+pub(crate) mod inside;
 mod list;
 
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
+use http::request::Parts;
 use saggar_gateway::{Ask, Caller, ClientWire, Failure, FailureKind};
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
+use saggar_http::context::Peer;
 use saggar_http::extract::whole;
+use saggar_http::listen::Caller as Origin;
+
+use saggar_runtime::Permit;
 
 use crate::server::Shared;
 
@@ -112,9 +118,17 @@ async fn count(server: Shared, wire: ClientWire, request: Request) -> Response {
 /// Who asks, and what. Nothing of the body is read for a client without a key.
 async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask), Failure> {
     let (mut parts, body) = request.into_parts();
-    let allowed =
-        Allowed::<Use>::from_request_parts(&mut parts, server).await.map_err(|refusal| failed::of(&refusal))?;
+    let (caller, _) = caller(server, &mut parts).await?;
     let body = whole(body, BODY_BYTES_MAX).await.map_err(|refusal: Refusal| failed::of(&refusal))?;
-    let caller = Caller::project(allowed.permit.project().clone());
     Ok((caller, Ask { wire, headers: parts.headers, body }))
+}
+
+/// Who asks: a program in a sandbox, which has no permit, or the holder of a key.
+async fn caller(server: &Shared, parts: &mut Parts) -> Result<(Caller, Option<Permit>), Failure> {
+    if let Some(Origin::Sandbox(id)) = parts.extensions.get::<Peer>().map(|peer| peer.caller.clone()) {
+        return Ok((inside::caller(server, &id, &parts.headers).await?, None));
+    }
+    let allowed = Allowed::<Use>::from_request_parts(parts, server).await;
+    let allowed = allowed.map_err(|refusal| failed::of(&refusal))?;
+    Ok((Caller::project(allowed.permit.project().clone()), Some(allowed.permit)))
 }

@@ -10,7 +10,7 @@ use saggar_domain::Count;
 use saggar_domain::net::EgressMaxima;
 use saggar_http::access::spelling;
 use saggar_http::listen::tls::{Certificate, Tls, TlsError};
-use saggar_http::listen::{Bounds, LocalSocket, LocalSocketError, listen};
+use saggar_http::listen::{Bounds, LocalSocket, LocalSocketError, listen, listen_inside};
 use saggar_http::{Gate, GateSettings};
 use saggar_runtime::runs::{Hub, Runs};
 use saggar_runtime::{
@@ -23,6 +23,7 @@ use tokio::sync::{OnceCell, watch};
 
 use crate::compose;
 use crate::idle::idle;
+use crate::models;
 use crate::server::{Server, Shared};
 use crate::settings::{Auth, Config, ConfigError, catalogue};
 use crate::work::{share, worker};
@@ -97,6 +98,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     if let Some(local) = &local {
         tracing::info!(path = %local.path().display(), "listening on a Unix socket");
     }
+    let model_connections = sandboxes.model_connections();
     let adopted = sandboxes.adopt().await?;
     tracing::info!(
         live = adopted.live,
@@ -138,9 +140,13 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         gate,
         runs,
         models,
+        model_room: Default::default(),
         origins: config.listen.origins,
         capabilities: OnceCell::new(),
     }));
+    let inside = models::inside::router(server.clone());
+    let inside =
+        listen_inside(model_connections, inside, models::inside::BOUNDS, stopping.clone(), models::inside::GRACE);
     let (ended, working) = (stopping.clone(), worker);
     let working = tokio::spawn(async move { working.run(ended).await });
     let serving =
@@ -158,7 +164,8 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         std::future::pending::<()>().await
     };
     tokio::select! {
-        () = serving => {}
+        // Programs in sandboxes try again at the next server.
+        ((), ()) = futures_util::future::join(serving, inside) => {}
         () = told => {}
     }
     stop.send_replace(true);

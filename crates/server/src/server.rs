@@ -10,6 +10,7 @@ use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
 
+use crate::models::inside::Room;
 use crate::settings::WebOrigin;
 
 #[derive(Clone, Debug)]
@@ -22,6 +23,7 @@ pub(crate) struct Server {
     pub(crate) e2b: saggar_e2b::Shared,
     pub(crate) runs: Runs,
     pub(crate) models: Gateway,
+    pub(crate) model_room: Room,
     /// Additional origins that may open a WebSocket.
     pub(crate) origins: Vec<WebOrigin>,
     /// The host's capabilities: tested once, on the first request.

@@ -10,6 +10,7 @@
 
 mod management;
 mod message;
+mod models;
 mod network;
 mod refusals;
 mod self_test;
@@ -22,6 +23,7 @@ pub use management::{ManageError, Management};
 pub use message::{
     Connected, EGRESS, FromEgress, GateCounts, HostAnswer, MESSAGE_MAX, Open, SecretsOf, ToEgress, Upstream,
 };
+pub use models::{call_models, model_sockets, next_model_caller};
 pub use network::{Network, SessionSecrets, Source, Told, Wants, backoff};
 pub use refusals::{Refusals, denial_of, dropped, refused};
 pub use session::{Heard, Session, Tape};

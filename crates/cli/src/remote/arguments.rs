@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use saggar_api::{CommandLine, DeadlineAction, FilePath, KeyName, Label, SandboxState, TemplateName};
+use saggar_domain::model::RouteName;
 use saggar_domain::{
     ByteSize, Count, Cpus, ExecId, FsMode, GuestPath, HostPath, KeyId, ProjectName, SandboxId, SnapshotId, Timeout,
     User, WorkspaceName,
@@ -206,6 +207,9 @@ pub(crate) struct CreateArguments {
     pub(crate) port_host: Option<String>,
     #[command(flatten)]
     pub(crate) spec_flags: SpecFlags,
+    /// Model of the server that programs may call at http://model.internal, with --net proxied; 'all' for every one (repeatable)
+    #[arg(long = "model", value_name = "NAME")]
+    pub(crate) models: Vec<RouteName>,
     /// Idempotency key: repeating the request with the same key creates no second sandbox
     #[arg(long, value_name = "KEY")]
     pub(crate) idempotency_key: Option<String>,

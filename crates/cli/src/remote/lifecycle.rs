@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 
 use saggar_api::client::{Client, Error, SandboxHandle};
 use saggar_api::{CreateSandbox, Labels, ListSandboxes, Ports, ResumeSandbox, Sandbox, SandboxState, States};
+use saggar_domain::model::{ModelAccess, RouteName};
 use saggar_domain::{SandboxId, Timeout};
 
 use super::arguments::{CreateArguments, HostDirectory, ListArguments};
@@ -14,6 +15,8 @@ use super::table::{aligned, terminal_width};
 
 /// Maximum page size of a list request.
 const PAGE_MAX: u32 = 1000;
+/// Stands for every model.
+const ALL_MODELS: &str = "all";
 
 pub(crate) async fn create(client: &Client, arguments: CreateArguments, is_json: bool) -> CommandResult {
     let key = arguments.idempotency_key.clone();
@@ -64,8 +67,14 @@ fn request(arguments: CreateArguments) -> Result<CreateSandbox, CommandFailure> 
             allow: (!arguments.allowed_ports.is_empty()).then_some(arguments.allowed_ports),
             host: arguments.port_host,
         },
+        models: models(arguments.models),
         ..arguments.spec_flags.draft()?.try_into()?
     })
+}
+
+/// The word `all` stands for every model. One of that name is among them.
+fn models(named: Vec<RouteName>) -> ModelAccess {
+    if named.iter().any(|name| name.as_str() == ALL_MODELS) { ModelAccess::All } else { named.into_iter().collect() }
 }
 
 /// Labels as a request takes them: each name at most once.

@@ -5,6 +5,7 @@
 //!
 //! Pure, like the rest of this crate: calling a model is the gateway's business.
 
+mod access;
 mod message;
 mod money;
 mod number;
@@ -19,6 +20,7 @@ mod tool;
 mod usage;
 mod verbatim;
 
+pub use access::ModelAccess;
 pub use message::{Message, Role};
 pub use money::Micros;
 pub use number::Millionths;

@@ -15,6 +15,8 @@ use crate::mode::choice;
 pub const FAKE_V4: Range = v4([198, 18, 0, 0], 15);
 /// A name that no rule can allow: the top-level domain is reserved for that. The self-test of a sandbox's network asks for it.
 pub const SELF_TEST_NAME: &str = "self-test.saggar.invalid";
+/// The name under which programs in a sandbox reach the models of their server. It leads nowhere else.
+pub const MODEL_HOST: &str = "model.internal";
 /// The same as [`FAKE_V4`] for IPv6.
 pub const FAKE_V6: Range = v6([0xfdfe, 0x5a66, 0, 0, 0, 0, 0, 0], 32);
 

@@ -13,6 +13,7 @@ mod flood;
 mod host;
 mod limits;
 mod method;
+mod models;
 mod path;
 mod pattern;
 mod ports;
@@ -24,7 +25,7 @@ mod sets;
 mod spec;
 mod traffic;
 
-pub use address::{AddressClass, FAKE_V4, FAKE_V6, Range, RangeError, SELF_TEST_NAME};
+pub use address::{AddressClass, FAKE_V4, FAKE_V6, MODEL_HOST, Range, RangeError, SELF_TEST_NAME};
 pub use authority::{Destination, parse_authority};
 pub(crate) use bound::check_bound;
 pub use decision::{NetDecision, Protocol, Verdict, shown_method, shown_path};

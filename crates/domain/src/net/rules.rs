@@ -9,11 +9,11 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::net::address::SELF_TEST_NAME;
-use crate::net::address::{AddressClass, Range, embedded, special};
+use crate::net::address::{AddressClass, MODEL_HOST, Range, SELF_TEST_NAME, embedded, special};
 use crate::net::authority::Destination;
 use crate::net::host::{Host, HostName};
 use crate::net::method::{WEBSOCKET, check as check_method};
+use crate::net::models::{MODEL_RULE, is_of_models};
 use crate::net::path::{LOOKALIKE, has_lookalike, segments};
 use crate::net::pattern::{HostPattern, is_internal};
 use crate::net::refusal::{Refusal, RuleRef};
@@ -45,6 +45,8 @@ pub struct Rules {
     own: Vec<IpAddr>,
     /// See [`Self::with_bound`].
     pub(super) bound: Vec<Match>,
+    /// See [`Self::with_models`].
+    pub(super) has_models: bool,
 }
 
 /// One rule, and how it is referred to.
@@ -84,7 +86,7 @@ impl Rules {
     pub fn new(draft: EgressDraft) -> Result<Self, Problem> {
         draft.check_size()?;
         let (allow, deny) = (draft.expanded_allow()?, draft.expanded_deny()?);
-        Ok(Self { draft, allow, deny, own: Vec::new(), bound: Vec::new() })
+        Ok(Self { draft, allow, deny, own: Vec::new(), bound: Vec::new(), has_models: false })
     }
 
     /// Adds the addresses of this host's interfaces: they are special too.
@@ -97,7 +99,7 @@ impl Rules {
     pub fn with_allowed(self, more: &[Rule]) -> Result<Self, Problem> {
         let mut draft = self.draft.clone();
         draft.allow.extend(more.iter().cloned());
-        Ok(Self::new(draft)?.with_own_addresses(self.own))
+        Ok(Self::new(draft)?.with_own_addresses(self.own).with_models(self.has_models))
     }
 
     pub fn draft(&self) -> &EgressDraft {
@@ -119,6 +121,9 @@ impl Rules {
             && let Err(refusal) = self.address(to, address)
         {
             return Passage::Denied(refusal);
+        }
+        if is_of_models(to) {
+            return self.to_models(to);
         }
         let mut allowing = self.allowing(to).peekable();
         let Some(first) = allowing.peek().copied() else { return Passage::Denied(self.no_rule(to)) };
@@ -188,12 +193,17 @@ impl Rules {
         let is_denied = self.deny.iter().any(|entry| {
             entry.rule.host.denies(&host) && !entry.rule.is_about_requests() && entry.rule.ports.is_every()
         });
+        if name.as_str() == MODEL_HOST {
+            return !is_denied && self.has_models;
+        }
         !is_denied && self.allow.iter().any(|entry| entry.rule.host.allows(&host))
     }
 
     /// Whether a rule for this destination has a method or a path, or a secret is bound to it, so that [`OVERRIDE_HEADERS`] matter.
     pub fn restricts(&self, to: &Destination) -> bool {
-        self.allowing(to).chain(self.denying(to)).any(|entry| entry.rule.is_about_requests()) || self.is_bound(to)
+        self.allowing(to).chain(self.denying(to)).any(|entry| entry.rule.is_about_requests())
+            || self.is_bound(to)
+            || is_of_models(to)
     }
 
     /// Whether a secret is bound to this host and port.
@@ -239,6 +249,9 @@ impl Rules {
             if is_denied {
                 return Err(remedy::denied_request(to, method, path, &entry.text));
             }
+        }
+        if is_of_models(to) {
+            return Ok(RuleRef(MODEL_RULE.to_owned()));
         }
         let mut ambiguity = None;
         for entry in self.allowing(to).filter(|entry| entry.rule.methods.matches_strictly(method)) {

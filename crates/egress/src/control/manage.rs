@@ -1,22 +1,25 @@
 //! The conversation of a server that manages the process.
 
+use std::os::fd::OwnedFd;
+
 use saggar_domain::secret::Grant;
 use saggar_domain::{Code, Problem, SandboxId};
 use saggar_supervisor::egress::{FromEgress, SecretsOf, ToEgress, Upstream};
 
 use super::wire::{Control, Incoming};
 use super::{broken, check_version, misused};
+use crate::models::Models;
 use crate::service::Sessions;
 
 /// Until the server closes the connection.
-pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Result<(), Problem> {
+pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions, models: &Models) -> Result<(), Problem> {
     check_version(v)?;
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    let managing = FromEgress::Managing { version, sessions: sessions.count() };
+    let managing = FromEgress::Managing { version, sessions: sessions.count(), leads_models: true };
     control.send(&managing).await.map_err(broken)?;
     loop {
-        let message = match control.receive().await.map_err(broken)? {
-            Incoming::Message(message, _) => message,
+        let (message, files) = match control.receive().await.map_err(broken)? {
+            Incoming::Message(message, files) => (message, files),
             Incoming::End => return Ok(()),
         };
         match message {
@@ -28,6 +31,11 @@ pub(crate) async fn manage(control: &Control, v: u32, sessions: &Sessions) -> Re
                 let bound = bind(sessions, &sandbox_id, secrets);
                 let answer = bound.map_or_else(FromEgress::Failed, |()| FromEgress::Bound {});
                 control.send(&answer).await.map_err(broken)?;
+            }
+            ToEgress::Models {} => {
+                let [socket] = <[OwnedFd; 1]>::try_from(files).map_err(|_| misused("models are behind one socket"))?;
+                models.lead_to(socket).map_err(broken)?;
+                control.send(&FromEgress::ModelsKnown {}).await.map_err(broken)?;
             }
             ToEgress::Retire {} => {
                 // In force before the answer, unless there is no session: then the process ends with it.

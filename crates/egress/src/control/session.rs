@@ -72,6 +72,7 @@ impl Accepted {
             roots: setting.roots.clone(),
             dial: (setting.dialers)(&open.upstream),
             names: Arc::new(Names::of_generation(open.generation)),
+            models: open.models.then(|| setting.models.of(open.sandbox_id.clone())),
         };
         let (session, decisions) = Session::open(setup).map_err(broken)?;
         session.bind(grants)?;
@@ -142,6 +143,7 @@ async fn attend(
                         ToEgress::Manage { .. }
                         | ToEgress::SecretsOf(_)
                         | ToEgress::UpstreamNow(_)
+                        | ToEgress::Models {}
                         | ToEgress::Retire {},
                         _,
                     ) => {

@@ -307,7 +307,8 @@ async fn send(
                 }
                 let page = broken(to, record, &error);
                 // A fault in the answer is the server's; it was not in the middle of closing.
-                return Err(if is_reused && !error.is_parse() { Failure::Ended } else { page.into() });
+                let is_ending = is_reused && !error.is_parse() && !to.is_of_models();
+                return Err(if is_ending { Failure::Ended } else { page.into() });
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use saggar_domain::net::{Destination, Refusal, Rules};
+use saggar_domain::net::{Destination, MODEL_HOST, Refusal, Rules};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -59,7 +59,8 @@ struct Http2 {
 /// Where a connection leads, and under which rules its address was checked.
 struct At {
     to: Arc<Destination>,
-    address: IpAddr,
+    /// None of the server's models, which have no address.
+    address: Option<IpAddr>,
     rules: Arc<Rules>,
     slot: Arc<HostSlot>,
 }
@@ -121,12 +122,14 @@ impl At {
             return true;
         }
         self.rules = Arc::clone(rules);
-        rules.address(&self.to, self.address).is_ok()
+        self.address.is_none_or(|address| rules.address(&self.to, address).is_ok())
     }
 
     fn note(&self, record: &Record) {
         record.hold(Arc::clone(&self.slot));
-        record.dialled(self.address);
+        if let Some(address) = self.address {
+            record.dialled(address);
+        }
     }
 }
 
@@ -214,8 +217,15 @@ async fn connect(
 ) -> Result<Connected, Page> {
     let session = conn.link.session();
     let slot = passage::hold(&conn.link, to, record)?;
+    if let Some(models) = session.models.as_ref().filter(|_| to.is_of_models()) {
+        record.hold(Arc::clone(&slot));
+        let at = At { to: Arc::clone(to), address: None, rules, slot };
+        let stream = timeout(session.limits.connect_time, models.connect()).await;
+        let stream = stream.ok().and_then(Result::ok).ok_or_else(|| no_models(record))?;
+        return http1_over(conn, stream, at, record).await;
+    }
     let dialled = passage::dial_held(&conn.link, to, record, Arc::clone(&slot)).await?;
-    let at = At { to: Arc::clone(to), address: dialled.address.ip(), rules, slot };
+    let at = At { to: Arc::clone(to), address: Some(dialled.address.ip()), rules, slot };
     if conn.scheme == Scheme::Http {
         return http1_over(conn, dialled.stream, at, record).await;
     }
@@ -278,8 +288,18 @@ where
     Ok(Connected::Http2(Http2 { sender, at }))
 }
 
+/// The server is away. Clients of models try again after this status.
+fn no_models(record: &Record) -> Page {
+    let message = format!("the server behind {MODEL_HOST} is not there, so no model can be called");
+    record.fail(message.clone());
+    Page::not_yet(Refusal::new("egress/models", message, "try again in a moment: it may be starting anew"))
+}
+
 /// An answer that can't be understood, or none.
 pub(crate) fn broken(to: &Destination, record: &Record, error: &hyper::Error) -> Page {
+    if to.is_of_models() {
+        return no_models(record);
+    }
     let what = if error.is_parse_too_large() {
         "its answer has too many or too long headers"
     } else if error.is_parse() {

@@ -52,6 +52,7 @@ impl Sandbox {
             roots: Roots::from_pem(world.pki.roots_pem.clone().into_bytes()),
             dial: world.dial(),
             names: Arc::clone(&names),
+            models: None,
         };
         let (mut session, decisions) = Session::open(setup).unwrap();
         prepare(&session);

@@ -13,9 +13,12 @@ use saggar_domain::{Code, SandboxId};
 use saggar_egress::service::Service;
 use saggar_egress::setting::{Dialers, Setting};
 use saggar_egress::tls::Roots;
-use saggar_supervisor::egress::{EGRESS, FromEgress, GateCounts, Management, Open, Session, Upstream};
+use saggar_supervisor::egress::{
+    EGRESS, FromEgress, GateCounts, Management, Open, Session, Upstream, model_sockets, next_model_caller,
+};
+use tokio::io::Interest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Duration, timeout};
 
@@ -69,7 +72,7 @@ impl Running {
 const FOR_EVER: Duration = Duration::from_secs(3600);
 
 fn setting(world: &World, dialers: Dialers) -> Setting {
-    Setting { roots: Roots::from_pem(world.pki.roots_pem.clone().into_bytes()), dialers }
+    Setting { roots: Roots::from_pem(world.pki.roots_pem.clone().into_bytes()), dialers, models: Default::default() }
 }
 
 /// A supervisor with its session, and a proxy port as its only gate.
@@ -92,6 +95,7 @@ fn open(id: &str, allow: &[&str]) -> Open {
         secrets: Vec::new(),
         placeholders: Vec::new(),
         awaits_secrets: false,
+        models: false,
     }
 }
 
@@ -216,6 +220,59 @@ async fn sessions_have_nothing_of_each_other() {
     let last = two.close().await;
     let tunnelled = |message: &FromEgress| matches!(message, FromEgress::Decision(decision) if decision.port == 7000);
     assert!(last.iter().any(tunnelled), "{last:?}");
+}
+
+/// A server's models: each request is answered with the name of the sandbox that it came from.
+fn models(socket: OwnedFd) -> JoinHandle<()> {
+    let socket = UnixStream::from_std(socket.into()).unwrap();
+    tokio::spawn(async move {
+        let next = || Ok(next_model_caller(socket.as_fd())?);
+        while let Ok(Some((sandbox, stream))) = socket.async_io(Interest::READABLE, next).await {
+            let mut stream = UnixStream::from_std(stream.into()).unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            let answer = format!("HTTP/1.1 200 {sandbox}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_session_calls_models_in_its_own_name() {
+    let world = World::new();
+    let running = Running::of(&world);
+    let of = |id, models| Open { models, ..open(id, &["*", "model.internal"]) };
+    let one = Supervisor::try_open(&running, of(ONE, true)).await.unwrap();
+    let two = Supervisor::try_open(&running, of(TWO, true)).await.unwrap();
+    let none = Supervisor::try_open(&running, of("sbx_cccccccccccccccccccccccccc", false)).await.unwrap();
+    let away = "HTTP/1.1 503 saggar: the server behind model.internal is not there";
+    assert!(one.fetch("model.internal").await.starts_with(away), "nobody has led the way");
+    let mut server = managed(&running).await;
+    assert!(server.leads_models);
+    for _ in 0..2 {
+        let (ours, theirs) = model_sockets().unwrap();
+        server = blocking(move || server.lead_models(theirs.as_fd()).map(|()| server)).await.unwrap();
+        let serving = models(ours);
+        assert_eq!(one.fetch("model.internal").await, format!("HTTP/1.1 200 {ONE}"));
+        assert_eq!(two.fetch("model.internal").await, format!("HTTP/1.1 200 {TWO}"));
+        // The server has gone, and the next one leads the way to itself.
+        serving.abort();
+        assert!(serving.await.unwrap_err().is_cancelled());
+        assert!(one.fetch("model.internal").await.starts_with(away));
+    }
+    assert!(none.fetch("model.internal").await.starts_with("HTTP/1.1 403 "));
+    let (one, decisions) = one.decisions_until("model.internal").await;
+    assert_eq!(decisions.last().unwrap().rule, "models", "{decisions:?}");
+    // New rules of a session change nothing about its models.
+    let one = blocking(move || {
+        let mut one = one;
+        one.session.replace_rules(draft(&[])).unwrap();
+        one
+    })
+    .await;
+    assert!(one.fetch("model.internal").await.starts_with(away));
 }
 
 #[tokio::test(flavor = "multi_thread")]

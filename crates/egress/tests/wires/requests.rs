@@ -76,6 +76,7 @@ impl Place {
             roots: Roots::from_pem(Vec::new()),
             dial: Arc::new(route),
             names,
+            models: None,
         };
         let (mut session, decisions) = Session::open(setup).unwrap();
         let gate = TcpListener::bind("127.0.0.1:0").await.unwrap();

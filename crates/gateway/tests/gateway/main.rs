@@ -1,6 +1,7 @@
 //! The gateway against a provider that speaks the real wires on loopback, errors included.
 
 mod faults;
+mod limits;
 mod money;
 mod provider;
 mod translated;

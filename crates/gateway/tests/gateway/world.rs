@@ -30,6 +30,8 @@ pub struct TestWorld {
     pub booking: tokio::sync::Notify,
     out: WayOut,
     pub books: Mutex<Books>,
+    /// Whose keys were asked for.
+    keys_of: Mutex<Vec<ProjectId>>,
     /// The slot and the host that every key is bound to.
     bound: (Slot, &'static str),
 }
@@ -39,7 +41,13 @@ impl TestWorld {
         let upstream = Upstream { servers: Vec::new(), hosts: Default::default(), own: Vec::new() };
         let outside = Outside::new(upstream, &Roots::from_pem(Vec::new())).expect("TLS needs nothing");
         let out = WayOut { outside: Arc::new(outside), own: Vec::new() };
-        Arc::new(Self { booking: Default::default(), out, books: Mutex::default(), bound: (slot, host) })
+        Arc::new(Self {
+            booking: Default::default(),
+            out,
+            books: Mutex::default(),
+            keys_of: Mutex::default(),
+            bound: (slot, host),
+        })
     }
 
     pub fn bills(&self) -> Vec<Bill> {
@@ -48,6 +56,10 @@ impl TestWorld {
 
     pub fn spent(&self) -> Micros {
         self.books.lock().expect("no test panics inside").spent
+    }
+
+    pub fn asked_for_keys(&self) -> Vec<ProjectId> {
+        self.keys_of.lock().expect("no test panics inside").clone()
     }
 
     /// Waits until so many calls are booked.
@@ -70,8 +82,9 @@ impl World for TestWorld {
         Box::pin(async move { Ok(out) })
     }
 
-    fn key<'a>(&'a self, _: &'a ProjectId, name: &'a SecretName) -> BoxFuture<'a, Result<ProviderKey, String>> {
+    fn key<'a>(&'a self, project: &'a ProjectId, name: &'a SecretName) -> BoxFuture<'a, Result<ProviderKey, String>> {
         Box::pin(async move {
+            self.keys_of.lock().expect("no test panics inside").push(project.clone());
             let rule = self.bound.1.parse().map_err(|error| format!("{error}"))?;
             let binding = Binding::new(vec![rule], self.bound.0.clone(), None).map_err(|problem| problem.message)?;
             let value = SecretValue::parse(&format!("canary-{name}")).map_err(|error| error.to_string())?;

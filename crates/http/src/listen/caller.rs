@@ -1,15 +1,17 @@
-//! Who is at the other end of a connection: an address of the network, or a user of this host.
+//! Who is at the other end of a connection: an address of the network, a user of this host, or a sandbox.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use saggar_domain::HostUser;
+use saggar_domain::{HostUser, SandboxId};
 
 /// The other end of a connection. A user of this host is known only through a Unix socket, where the kernel says who connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Caller {
     Network(IpAddr),
     Local(HostUser),
+    /// A program in a sandbox, by way of the egress process.
+    Sandbox(SandboxId),
 }
 
 impl Caller {
@@ -21,6 +23,7 @@ impl Caller {
                 address @ IpAddr::V4(_) => address,
             }),
             Self::Local(user) => Self::Local(HostUser { gid: 0, ..user }),
+            sandbox @ Self::Sandbox(_) => sandbox,
         }
     }
 }
@@ -30,6 +33,7 @@ impl fmt::Display for Caller {
         match self {
             Self::Network(address) => address.fmt(f),
             Self::Local(user) => write!(f, "uid:{}", user.uid),
+            Self::Sandbox(id) => id.fmt(f),
         }
     }
 }

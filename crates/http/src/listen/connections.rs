@@ -65,8 +65,8 @@ impl Connections {
         let address = address.neighbourhood();
         let Bounds { all, per_address } = self.0.bounds;
         let mut state = self.lock();
-        if state.of(address) >= per_address {
-            state.make_room(Some(address))?;
+        if state.of(&address) >= per_address {
+            state.make_room(Some(&address))?;
         } else if state.places.len() >= all {
             state.make_room(None)?;
         }
@@ -94,8 +94,8 @@ impl Connections {
 }
 
 impl Table {
-    fn of(&self, address: Caller) -> usize {
-        self.places.values().filter(|place| place.address == address).count()
+    fn of(&self, address: &Caller) -> usize {
+        self.places.values().filter(|place| place.address == *address).count()
     }
 
     fn moment(&mut self) -> u64 {
@@ -104,15 +104,15 @@ impl Table {
     }
 
     /// Closes one idle connection: of this address, or of the one with the most.
-    fn make_room(&mut self, address: Option<Caller>) -> Option<()> {
-        let mut counts: HashMap<Caller, usize> = HashMap::new();
+    fn make_room(&mut self, address: Option<&Caller>) -> Option<()> {
+        let mut counts: HashMap<&Caller, usize> = HashMap::new();
         for place in self.places.values() {
-            *counts.entry(place.address).or_default() += 1;
+            *counts.entry(&place.address).or_default() += 1;
         }
         let idle = self
             .places
             .iter()
-            .filter(|(_, place)| place.requests == 0 && address.is_none_or(|address| address == place.address));
+            .filter(|(_, place)| place.requests == 0 && address.is_none_or(|address| *address == place.address));
         let first = idle.min_by_key(|(_, place)| {
             let crowd = counts.get(&place.address).copied().unwrap_or_default();
             (std::cmp::Reverse(crowd), place.is_known, place.idle_since)

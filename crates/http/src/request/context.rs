@@ -119,7 +119,7 @@ impl Context {
 
     pub fn told(&self) -> Told {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let peer = self.peer.as_ref().map(|peer| peer.caller);
+        let peer = self.peer.as_ref().map(|peer| peer.caller.clone());
         Told {
             key: known.key.clone(),
             sandbox: known.sandbox.clone(),

@@ -92,11 +92,11 @@ impl<S: Sync> FromRequestParts<S> for LocalCaller {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        let caller = parts.extensions.get::<Peer>().map(|peer| peer.caller);
+        let caller = parts.extensions.get::<Peer>().map(|peer| peer.caller.clone());
         let is_forwarded = FORWARDED.iter().any(|name| parts.headers.contains_key(*name));
         Ok(Self(match caller {
             Some(Caller::Local(user)) if !is_forwarded => Some(user),
-            Some(Caller::Local(_) | Caller::Network(_)) | None => None,
+            Some(Caller::Local(_) | Caller::Network(_) | Caller::Sandbox(_)) | None => None,
         }))
     }
 }

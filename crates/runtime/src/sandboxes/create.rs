@@ -140,7 +140,8 @@ impl Sandboxes {
         let terms = plan.terms;
         let facts = self.facts(&id, &project, &new, terms);
         let uses = new.spec.secrets.clone();
-        let started = match self.with_placeholders(&id, new.spec, &plan.secrets) {
+        let spec = self.with_placeholders(&id, new.spec, &plan.secrets);
+        let started = match spec.and_then(|spec| self.with_models(&id, spec)) {
             Ok(spec) => {
                 let owner = Owner::Client { uses_secrets: !uses.is_empty() };
                 let template_project = plan.template.as_ref().map(|template| template.project.clone());
@@ -463,6 +464,7 @@ impl Plan {
             ));
         }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
+        sandboxes.check_models(&spec.models)?;
         let policy_hash = spec.policy_hash();
         let template = sandboxes.stored_template(project, &new.spec)?;
         let network = match spec.network {
@@ -472,7 +474,8 @@ impl Plan {
         };
         let kind = PoolKind { network, template: template.clone() };
         let ordinary = Spec::resolve(kind.spec()).map_err(Fault::Refused)?;
-        // The environment, the rules and secrets are given to one that is ready as to any other.
+        // The environment, the rules and secrets are given to one that is ready as to any other. Models are not: its network would have to
+        // be made anew.
         let (env, egress, secrets) = (ordinary.env.clone(), ordinary.egress.clone(), ordinary.secrets.clone());
         // Nobody knows whether a second sandbox is ever made from the same snapshot.
         let is_snapshot = SnapshotId::of_template(&new.spec.template_name()).is_some();

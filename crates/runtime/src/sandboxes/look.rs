@@ -85,7 +85,7 @@ impl Sandboxes {
     }
 
     /// The run that a sandbox was made for. Clients can set the same label, so the run must exist.
-    async fn run_of(&self, row: &Sandbox) -> Result<Option<RunId>, Fault> {
+    pub(crate) async fn run_of(&self, row: &Sandbox) -> Result<Option<RunId>, Fault> {
         let named = row.asked.labels.entries().get(RUN_LABEL);
         let Some(id) = named.and_then(|value| RunId::parse(value)) else { return Ok(None) };
         let run = self.store().run_of_any(id).await?;

@@ -65,6 +65,7 @@ impl Traffic {
             | FromEgress::Question { .. }
             | FromEgress::Connected(_)
             | FromEgress::Settled {}
+            | FromEgress::ModelsKnown {}
             | FromEgress::Managing { .. }
             | FromEgress::Retired {} => {}
         }

@@ -19,6 +19,8 @@ pub struct Management {
     pub version: String,
     /// The sessions that it had when we connected.
     pub sessions: usize,
+    /// Whether it can lead calls of models to a server.
+    pub leads_models: bool,
     patience: Duration,
     /// Questions whose answers didn't come in time. The process answers each question once and in order, so as many answers are to be
     /// thrown away before the next one counts.
@@ -38,9 +40,12 @@ impl Management {
     /// Connects, and waits for the answer.
     pub fn connect(address: &Path) -> Result<Self, ManageError> {
         let socket = wire::connect(address).map_err(ManageError::Absent)?;
-        let mut this = Self { socket, version: String::new(), sessions: 0, patience: PATIENCE, late: 0 };
+        let mut this =
+            Self { socket, version: String::new(), sessions: 0, leads_models: false, patience: PATIENCE, late: 0 };
         match this.ask(&ToEgress::Manage { v: EGRESS }).map_err(ManageError::Failed)? {
-            FromEgress::Managing { version, sessions } => Ok(Self { version, sessions, ..this }),
+            FromEgress::Managing { version, sessions, leads_models } => {
+                Ok(Self { version, sessions, leads_models, ..this })
+            }
             other => Err(ManageError::Failed(unexpected(&other))),
         }
     }
@@ -58,6 +63,15 @@ impl Management {
     pub fn replace_upstream(&mut self, upstream: Upstream) -> Result<(), Problem> {
         match self.ask(&ToEgress::UpstreamNow(upstream))? {
             FromEgress::Ruled {} => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Leads calls of models to this end of [`super::model_sockets`], and to no earlier one.
+    pub fn lead_models(&mut self, socket: BorrowedFd<'_>) -> Result<(), Problem> {
+        wire::say(&self.socket, &ToEgress::Models {}, &[socket])?;
+        match self.answer()? {
+            FromEgress::ModelsKnown {} => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -129,7 +143,8 @@ mod tests {
     fn managing() -> (Management, OwnedFd) {
         let family = rustix::net::AddressFamily::UNIX;
         let (socket, process) = socketpair(family, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-        (Management { socket, version: String::new(), sessions: 0, patience: PATIENCE, late: 0 }, process)
+        let version = String::new();
+        (Management { socket, version, sessions: 0, leads_models: true, patience: PATIENCE, late: 0 }, process)
     }
 
     fn sandbox() -> SandboxId {

@@ -35,6 +35,8 @@ pub enum ToEgress {
     SecretsOf(SecretsOf),
     /// For all sessions: the host's network has changed. Only from a server.
     UpstreamNow(Upstream),
+    /// Has one end of [`super::model_sockets`] attached: from now on it leads to the models of this server. Only from a server.
+    Models {},
     /// Take no new session, and end with the last one. Only from a server.
     Retire {},
     /// Has an empty file attached, open for appending: every exchange is written to it. After `open` and before `gates`.
@@ -109,6 +111,9 @@ pub struct Open {
     /// Whether a server binds secrets to this session. Until it has, nothing that the rules allow goes out.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_secrets: bool,
+    /// Whether programs may call models of a server. Which ones, the server knows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub models: bool,
 }
 
 /// How the host reaches others, and which addresses are its own. It is read anew for each sandbox: a laptop changes its network while egress runs, and
@@ -172,6 +177,8 @@ pub enum FromEgress {
     Ruled {},
     /// The answer to `secrets_of`. If the sandbox has no session, or the secrets can't be used, it is `failed`, and the connection stays.
     Bound {},
+    /// The answer to `models`.
+    ModelsKnown {},
     /// The answer to `settle`.
     Settled {},
     /// The answer to `manage`.
@@ -180,6 +187,9 @@ pub enum FromEgress {
         version: String,
         /// How many sessions it has.
         sessions: usize,
+        /// Whether it understands `models`.
+        #[serde(default)]
+        leads_models: bool,
     },
     /// The answer to `retire`.
     Retired {},

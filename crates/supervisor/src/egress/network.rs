@@ -60,13 +60,15 @@ pub struct Network {
     source: Box<dyn Source>,
 }
 
-/// What the supervisor wants to hear of, beside decisions.
+/// What the supervisor wants of the session, beside its rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wants {
-    /// Questions about hosts that no rule allows: someone answers them.
+    /// To hear of questions about hosts that no rule allows: someone answers them.
     pub questions: bool,
-    /// Every connection, to find the exec that made it.
+    /// To hear of every connection, to find the exec that made it.
     pub connections: bool,
+    /// That programs can call a server's models.
+    pub models: bool,
 }
 
 /// Secrets of the sessions: those that they begin with, from files that only the egress process reads; or those that a server binds.
@@ -437,6 +439,7 @@ fn open(
         secrets: names.clone(),
         placeholders: placeholders.clone(),
         awaits_secrets: *come_from_server,
+        models: wants.models,
     };
     let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
     session.open(message, &files)
