@@ -76,9 +76,11 @@ fn programs_call_models_without_a_key_of_their_own() {
     let (status, body) = curl(&server, &sandbox, stream);
     assert!(status == 200 && body.ends_with("data: [DONE]\n\n"), "{status} {body}");
     // Recorded as every other access.
-    let hosts = server.get(&format!("{sandbox}/network")).expect(200)["hosts"].clone();
-    let of_models = hosts.as_array().expect("a list").iter().filter(|host| host["host"] == "model.internal");
-    assert_eq!(of_models.filter_map(|host| host["allowed"].as_u64()).sum::<u64>(), 6, "{hosts}");
+    eventually("six accesses are recorded", || {
+        let hosts = server.get(&format!("{sandbox}/network")).expect(200)["hosts"].clone();
+        let of_models = hosts.as_array().expect("a list").iter().filter(|host| host["host"] == "model.internal");
+        of_models.filter_map(|host| host["allowed"].as_u64()).sum::<u64>() == 6
+    });
     // Nowhere inside: neither the provider's key nor the server's.
     let search =
         "cat /proc/*/environ 2>/dev/null; env; grep -rsa 'cana''ry\\|sg''r_' /home /tmp /etc /run 2>/dev/null; true";

@@ -31,7 +31,7 @@ pub mod gate;
 pub mod hello;
 pub mod limits;
 pub mod models;
-mod names;
+pub mod names;
 pub mod outside;
 pub mod recording;
 pub mod refuse;
