@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod agent;
 mod attach;
 mod bytes;
 mod changes;
@@ -41,6 +42,10 @@ mod time;
 mod update;
 mod volume;
 
+pub use agent::{
+    Agent, AgentFallbacks, AgentModel, AgentTool, EffectClass, RunBudget, SubAgent, ToolKind, WhenFailing,
+    WhenUnanswered, WhenUncertain,
+};
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
 pub use changes::{
@@ -69,10 +74,9 @@ pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use project_secret::{EffectiveBinding, EffectiveSlot, ProjectSecret, RemoveSecret, SecretList, SetSecret};
 pub use run::{
-    Agent, AgentFallbacks, AgentModel, AgentTool, DecideStep, EffectClass, ForkRun, JournalPage, JournalQuery,
-    ListRuns, OpenStepState, ReplayDivergence, ReplayReport, Run, RunBlock, RunBudget, RunChildOf, RunList,
-    RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion, SignalRun, StartRun, StepDecision, SubAgent, ToolKind,
-    WhenFailing, WhenUnanswered, WhenUncertain,
+    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, OpenStepState, ReplayDivergence, ReplayReport, Run,
+    RunBlock, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion, SignalRun, StartRun,
+    StepDecision,
 };
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{

@@ -222,9 +222,9 @@ fn calls_fail_with_503_while_the_server_or_egress_is_away_and_then_work_again() 
     for kill in [true, false] {
         let before = provider.seen().len();
         if kill {
-            server.kill()
+            server.kill();
         } else {
-            drop(server.stop())
+            server.stop();
         }
         // Meanwhile the sandbox goes on; only a file that it shares with nobody tells how.
         http::pause_for(std::time::Duration::from_millis(700));

@@ -83,8 +83,7 @@ impl AgentSandbox {
             volumes,
             limits,
             reuse: _,
-        } =
-            self.clone();
+        } = self.clone();
         Draft { template, storage, user, network, egress, secrets, models, volumes, limits, ..Draft::default() }
     }
 

@@ -52,7 +52,12 @@ pub enum Error {
     Timeout(u64),
     /// The model, or the way to it, failed: the message is on the wire of models.
     #[error("{message} (status {status})")]
-    Model { status: u16, message: String },
+    Model {
+        /// The status that the wire of models answered with.
+        status: u16,
+        /// What went wrong, in the provider's words or ours.
+        message: String,
+    },
     /// The response doesn't belong to this API.
     #[error("the response is not from this API: {0}")]
     Answer(String),

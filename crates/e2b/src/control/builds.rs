@@ -229,11 +229,11 @@ pub(super) async fn begin(
                 "start from an image or a template: from_image(…), from_template(…)",
             ));
         }
-        (Some(image), None) => BuildBase::Image(ImportRequest {
+        (Some(image), None) => BuildBase::Image(Box::new(ImportRequest {
             source: image,
             name: None,
             credentials: asked.from_image_registry.map(|registry| credentials(&registry)).transpose()?,
-        }),
+        })),
         (None, Some(template)) => BuildBase::Template(named(&template).ok_or_else(|| no_template(&template))?),
         (Some(_), Some(_)) | (None, None) => {
             return Err(Refusal::invalid("a build starts from an image or from a template", "give one of them"));

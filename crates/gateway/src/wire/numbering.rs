@@ -93,7 +93,7 @@ mod tests {
     fn part(wire: Wire, number: usize) -> Value {
         match wire {
             Wire::Chat => json!({"choices": [{"index": 0, "delta": {
-                (if number % 2 == 0 { "content" } else { "reasoning" }): "x"
+                (if number.is_multiple_of(2) { "content" } else { "reasoning" }): "x"
             }}]}),
             Wire::Responses => {
                 json!({"type": "response.output_text.delta", "output_index": number, "content_index": 0, "delta": "x"})

@@ -5,7 +5,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, FileType, Mode, Timespec, Timestamps, XattrFlags, mknodat, setxattr, utimensat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, mknodat, setxattr, utimensat,
+};
 use saggar_domain::template::{ContentDigest, Manifest};
 use saggar_domain::{Labels, Problem, SnapshotFacts, SnapshotId, SnapshotRecord, Timestamp};
 use saggar_image::{Limits, SnapshotArchive, Source};
@@ -93,7 +95,8 @@ fn with_everything(place: &Place) -> SnapshotRecord {
     holes.set_len(16 << 20).expect("ours");
     std::fs::write(home.join("set-ids"), b"#!").expect("ours");
     if is_root() {
-        std::os::unix::fs::chown(home.join("set-ids"), Some(1000), Some(60_000)).expect("root may");
+        let (owner, group) = (Uid::from_raw(1000), Gid::from_raw(60_000));
+        chownat(CWD, home.join("set-ids"), Some(owner), Some(group), AtFlags::SYMLINK_NOFOLLOW).expect("root may");
     }
     std::fs::set_permissions(home.join("set-ids"), std::fs::Permissions::from_mode(0o6755)).expect("ours");
     at(&home.join("top"), -5, 123_456_789);

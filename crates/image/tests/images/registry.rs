@@ -205,7 +205,8 @@ fn a_token_is_fetched_with_credentials_which_a_redirect_does_not_get() {
         ok(&contents[&asked.target])
     });
     *own.lock().unwrap() = server.address.to_string();
-    let password = |text: &str| Credentials { username: "user".into(), password: Zeroizing::new(text.into()) };
+    let password =
+        |text: &str| Credentials { username: "user".into(), password: Zeroizing::new(text.into()), bound_to: None };
     let options = RegistryOptions { credentials: Some(password("pass")), ..plain() };
     fetch(&Place::new(), &server, ":1", options).unwrap();
     let stored = storage.asked();

@@ -44,7 +44,7 @@ impl Service {
 /// Until the egress process is gone, or leads models elsewhere.
 async fn take(socket: UnixStream, models: mpsc::Sender<ModelConnection>) {
     // The runtime has no type for sockets of packets, and needs none: only its readiness is waited for.
-    let next = || Ok(next_model_caller(socket.as_fd()).map_or_else(Err, |next| Ok(next.ok_or(Errno::PIPE)?))?);
+    let next = || Ok(next_model_caller(socket.as_fd())?.ok_or(Errno::PIPE)?);
     loop {
         let (sandbox, stream): (SandboxId, OwnedFd) = match socket.async_io(Interest::READABLE, next).await {
             Ok(arrived) => arrived,

@@ -90,7 +90,7 @@ pub enum BuildBase {
     /// A template of the project.
     Template(TemplateName),
     /// A template of the project with the name that follows from this image; without it, the image is imported first.
-    Image(ImportRequest),
+    Image(Box<ImportRequest>),
 }
 
 impl Sandboxes {
@@ -208,7 +208,7 @@ impl Sandboxes {
             },
             (BuildBase::Image(wanted), Some(registries)) => {
                 let (request, name) = self
-                    .registry_request(wanted, registries, job.stop_flag())
+                    .registry_request(*wanted, registries, job.stop_flag())
                     .map_err(|fault| failed(problem_of(fault)))?;
                 if templates.name(&name).map_err(failed)?.is_none() {
                     let request = request.map_err(failed)?;

@@ -119,7 +119,7 @@ impl Files<'_> {
                         if bytes > BYTES_MAX {
                             return Err(too_large());
                         }
-                        if files.len() % 256 == 0 || content.len() > 1 << 20 {
+                        if files.len().is_multiple_of(256) || content.len() > 1 << 20 {
                             self.check_room(content.len() as u64)?;
                         }
                         put(&parent, &entry.name, entry.mode, &content).map_err(unwritable)?;

@@ -121,7 +121,6 @@ impl<'a> Repository<'a> {
     }
 
     /// The list of commits at which a shallow clone ends.
-
     pub(crate) fn shallow(&self) -> Result<Option<Vec<u8>>, Problem> {
         let _acting = self.workspace.acting();
         read(&self.top, "shallow").map_err(|errno| unreadable("its list of cut-off commits", errno))

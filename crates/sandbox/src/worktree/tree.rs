@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use super::object::{Mode, ObjectError, ObjectId, ObjectKind, TreeEntry};
 
+/// Stores an object of this kind, and tells its id.
+type Store<'a> = dyn FnMut(ObjectKind, &[u8]) -> Result<ObjectId, ObjectError> + 'a;
+
 /// Files to put into a tree or to take out of it, by the names of the directories above them.
 #[derive(Debug, Default)]
 pub(super) struct Edits {
@@ -32,12 +35,11 @@ impl Edits {
         &self,
         entries: Vec<TreeEntry>,
         read: &dyn Fn(ObjectId) -> Result<Vec<TreeEntry>, ObjectError>,
-        write: &mut dyn FnMut(ObjectKind, &[u8]) -> Result<ObjectId, ObjectError>,
+        write: &mut Store<'_>,
     ) -> Result<Option<ObjectId>, ObjectError> {
         let mut made: BTreeMap<Vec<u8>, (Mode, ObjectId)> =
             entries.into_iter().map(|entry| (entry.name, (entry.mode, entry.id))).collect();
-        for (name, file) in self.files.iter().filter(|(_, file)| file.is_none()) {
-            debug_assert!(file.is_none());
+        for (name, _) in self.files.iter().filter(|(_, file)| file.is_none()) {
             if made.get(name).is_some_and(|(mode, _)| *mode != Mode::Tree) {
                 made.remove(name);
             }

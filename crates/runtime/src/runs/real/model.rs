@@ -24,7 +24,7 @@ pub(super) struct Model {
 
 impl Model {
     pub(super) fn new(gateway: Gateway, about: &About) -> Self {
-        let caller = Caller { project: about.project.clone(), run: Some(about.run.clone()), sandbox: None };
+        let caller = Caller { run: Some(about.run.clone()), ..Caller::project(about.project.clone()) };
         let fixed_tokens = frame(&about.agent).map_or(0, |request| Gateway::input_tokens(&request));
         Self { gateway, caller, route: route_of(&about.agent.model), fixed_tokens }
     }
