@@ -310,11 +310,12 @@ fn contexts_outlive_a_kill_of_the_server_and_code_that_nobody_follows_makes_way(
 #[test]
 fn a_client_that_leaves_while_its_context_starts_spoils_it_for_nobody() {
     let server = Server::start();
-    let sandbox = server.sandbox_with(&json!({ "user": "root" }));
+    let sandbox = server.sandbox_with(&json!({ "env": { "PATH": "/home/user/bin:/usr/bin:/bin" } }));
     let slow =
         "#!/bin/sh\ntouch /tmp/begun\nwhile [ ! -e /tmp/go ]; do sleep 0.02; done\nexec /usr/bin/python3 \"$@\"\n";
-    let place = "mkdir -p /usr/local/bin && cat > /usr/local/bin/python3 && chmod 755 /usr/local/bin/python3";
-    server.sh(&sandbox, &format!("{place} <<'END'\n{slow}END"));
+    let place = "mkdir -p bin && cat > bin/python3 && chmod 755 bin/python3";
+    let placed = server.sh(&sandbox, &format!("cd /home/user && {place} <<'END'\n{slow}END"));
+    assert_eq!(placed["exit_code"], 0, "{placed}");
     let mut connection = server.connect();
     let body = json!({ "code": "1" }).to_string();
     let headers = ["Content-Type: application/json", &server.authorization()];

@@ -340,16 +340,16 @@ fn a_wait_ends_with_its_signal_and_finish_ends_the_run() {
     let run = begin(&server, &agent_with(json!({ "finish": {} }), turns));
     let asked = until_state(&server, &run, "asking");
     // Before the wait for it.
-    assert!(saggar(&server, &["runs", "signal", &run, "built", "red"]).0);
+    assert!(saggar(&server, &["signal", &run, "built", "red"]).0);
     let question = asked["question"]["id"].to_string();
-    assert!(saggar(&server, &["runs", "answer", &run, "--question", &question, "yes"]).0);
+    assert!(saggar(&server, &["answer", &run, "--question", &question, "yes"]).0);
     let waiting = until_state(&server, &run, "waiting");
     assert_eq!(waiting["open_steps"][0]["text"], "signal built", "{waiting}");
-    let (_, shown) = saggar(&server, &["runs", "show", &run]);
+    let (_, shown) = saggar(&server, &["show", &run]);
     assert!(shown.contains("signal built"), "{shown}");
     // It stays asleep through a message, which the model reads with its next call.
-    assert!(saggar(&server, &["runs", "say", &run, "take", "care"]).0);
-    assert!(saggar(&server, &["runs", "signal", &run, "built", "green"]).0);
+    assert!(saggar(&server, &["say", &run, "take", "care"]).0);
+    assert!(saggar(&server, &["signal", &run, "built", "green"]).0);
     let finished = until_completed(&server, &run);
     assert_eq!(finished["outcome"]["answer"]["text"], r#"{"passed":true}"#);
     let given = results(&server, &run);

@@ -187,8 +187,8 @@ fn a_declared_tool_sends_its_secret_and_its_key_and_nothing_else_that_a_model_ma
             // Not among the hosts that the operator allows.
             "other": declared("https://evil.test/v1/items/{id}", "api"),
         });
-        let agent = |tools: &Value| json!({ "agent": { "name": "tester", "task": "test", "model": model(&turns), "tools": tools } });
-        let run = begin(&server, &agent(&tools));
+        let agent = |tools: &Value, turns: &Value| json!({ "agent": { "name": "tester", "task": "test", "model": model(turns), "tools": tools } });
+        let run = begin(&server, &agent(&tools, &turns));
         until_completed(&server, &run);
 
         let given = results(&server, &run);
@@ -218,13 +218,12 @@ fn a_declared_tool_sends_its_secret_and_its_key_and_nothing_else_that_a_model_ma
         assert_eq!(network[0]["secrets"], json!(["api"]));
 
         let missing = json!({ "look": declared("https://good.test/v1/items/{id}", "missing") });
-        let refused = server.post("/api/v1/runs", &agent(&missing));
-        assert!(refused.status == 400 && refused.text().contains("missing"), "{}", refused.text());
+        let refused = server.post("/api/v1/runs", &agent(&missing, &json!([])));
+        assert!(refused.status == 404 && refused.text().contains("the secret missing"), "{}", refused.text());
         // A child can't give the name another meaning.
         let helper =
             json!({ "model": model(&json!([])), "tools": { "look": declared("https://evil.test/{id}", "api") } });
-        let mut family =
-            agent(&json!({ "look": tools["look"], "stray": tools["stray"], "other": tools["other"], "delegate": {} }));
+        let mut family = agent(&json!({ "look": tools["look"], "delegate": {} }), &json!([]));
         family["agent"]["agents"] = json!({ "helper": helper });
         let refused = server.post("/api/v1/runs", &family);
         assert!(refused.status == 400 && refused.text().contains("in another way"), "{}", refused.text());

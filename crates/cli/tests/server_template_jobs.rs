@@ -507,7 +507,7 @@ fn a_secret_is_a_registrys_password_only_where_it_is_bound_to() {
     assert_eq!(stored.status, 201, "{}", stored.text());
     let source = format!("127.0.0.1:{port}/a/b:1");
     let import = |body: Value| server.post(&format!("{JOBS}/import"), &body);
-    import(json!({ "source": source, "username": "u", "secret": "absent" })).problem(400, "invalid_value");
+    import(json!({ "source": source, "username": "u", "secret": "absent" })).problem(404, "not_found");
     for wrong in [
         json!({ "source": source, "secret": "registry" }),
         json!({ "source": source, "username": "u" }),

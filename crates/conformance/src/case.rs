@@ -251,7 +251,7 @@ mod tests {
         let part = page.split("\n## ").find(|part| part.starts_with(NETWORK)).expect("the page has such a part");
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let mut sources = String::new();
-        for folder in ["cli/tests", "egress/tests/egress", "egress/tests/wires", "domain/tests/net"] {
+        for folder in ["cli/tests", "egress/tests/egress", "egress/tests/wires", "domain/src/net", "domain/tests/net"] {
             for file in std::fs::read_dir(crates.join(folder)).unwrap().map(|file| file.unwrap().path()) {
                 if file.extension().is_some_and(|end| end == "rs") {
                     sources.push_str(&std::fs::read_to_string(file).unwrap());
