@@ -313,8 +313,8 @@ fn a_client_that_leaves_while_its_context_starts_spoils_it_for_nobody() {
     let sandbox = server.sandbox_with(&json!({ "env": { "PATH": "/home/user/bin:/usr/bin:/bin" } }));
     let slow =
         "#!/bin/sh\ntouch /tmp/begun\nwhile [ ! -e /tmp/go ]; do sleep 0.02; done\nexec /usr/bin/python3 \"$@\"\n";
-    let place = "mkdir -p bin && cat > bin/python3 && chmod 755 bin/python3";
-    let placed = server.sh(&sandbox, &format!("cd /home/user && {place} <<'END'\n{slow}END"));
+    let place = "cd /home/user && mkdir -p bin && cat > bin/python3";
+    let placed = server.sh(&sandbox, &format!("{place} <<'END'\n{slow}END\nchmod 755 bin/python3"));
     assert_eq!(placed["exit_code"], 0, "{placed}");
     let mut connection = server.connect();
     let body = json!({ "code": "1" }).to_string();

@@ -63,7 +63,7 @@ async fn a_malformed_call_is_answered_by_its_schema_and_never_performed() {
         told,
         [
             "the arguments of http are invalid: \"metod\" is not known here; known is body, headers, method, text, url",
-            "the arguments of wait are invalid: \"minutes\" is not known here; known is seconds",
+            "the arguments of wait are invalid: \"minutes\" is not known here; known is seconds, signal",
             "the arguments of http are invalid: \"url\" is missing",
         ]
     );
