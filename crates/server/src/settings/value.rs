@@ -1,6 +1,6 @@
 //! Types of settings: how each is parsed and formatted. Formatting and parsing again gives the same value.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -21,7 +21,14 @@ pub(super) trait Value: Sized {
 
 impl Value for IpAddr {
     fn read(text: &str) -> Result<Self, String> {
-        text.parse().map_err(|_| format!("{text:?} is not an IP address, such as 127.0.0.1"))
+        text.parse().map_err(|_| match text.parse::<SocketAddr>() {
+            Ok(both) => format!(
+                "{text:?} is an address with a port: give them apart, as address {} and port {}",
+                both.ip(),
+                both.port()
+            ),
+            Err(_) => format!("{text:?} is not an IP address, such as 127.0.0.1"),
+        })
     }
 
     fn show(&self) -> String {
