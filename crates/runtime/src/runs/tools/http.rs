@@ -54,6 +54,8 @@ const IN_FLIGHT_MAX: Duration = Duration::from_secs(60);
 
 /// How long a connection may take.
 const CONNECT_TIME: Duration = Duration::from_secs(30);
+/// The longest delay that a service can ask for, in seconds: none is added to a clock that can't count it.
+const RETRY_AFTER_MAX: u64 = 24 * 60 * 60;
 
 pub(super) const TOOL: Tool = Tool {
     name: "http",
@@ -192,7 +194,6 @@ impl HttpTool {
     async fn send(&self, task: &Task, call: &Call, bounds: &Bounds, record: &mut Record) -> Result<Answer, Report> {
         let (address, authority) = (&call.address, call.address.authority());
         let rules = bounds.operator.rules_to_dial(address);
-        let mut kept = self.kept.lock().await;
         let is_ready = |kept: &Kept| {
             kept.authority == authority
                 && kept.security == address.security()
@@ -200,7 +201,9 @@ impl HttpTool {
                 && rules.address(address.to(), kept.address).is_ok()
                 && bounds.agent_allows(address, kept.address).is_ok()
         };
-        let mut reusable = kept.take().filter(|kept| may_repeat(task.class) && is_ready(kept));
+        // Taken, and not held: calls that are made beside this one wait for nothing.
+        let kept = self.kept.lock().await.take();
+        let mut reusable = kept.filter(|kept| may_repeat(task.class) && is_ready(kept));
         loop {
             let request = request(task, call, bounds)?;
             let request = match &call.credential {
@@ -263,7 +266,7 @@ impl HttpTool {
                 bytes.extend_from_slice(&scrubber.finish());
             }
             if bytes.len() <= ANSWER_MAX && may_repeat(task.class) {
-                *kept = Some(connection);
+                *self.kept.lock().await = Some(connection);
             }
             record.down(bytes.len());
             let body = headers.unwrap_or_else(|| cut(bytes, ANSWER_MAX));
@@ -393,7 +396,8 @@ impl Answer {
 impl RetryAfter {
     fn of(headers: &::http::HeaderMap) -> Option<Self> {
         let value = headers.get(header::RETRY_AFTER)?.to_str().unwrap_or_default();
-        Some(value.trim().parse().map_or(Self::Later, Self::Seconds))
+        let seconds = value.trim().parse::<u64>();
+        Some(seconds.map_or(Self::Later, |seconds| Self::Seconds(seconds.min(RETRY_AFTER_MAX))))
     }
 }
 

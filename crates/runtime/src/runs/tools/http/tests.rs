@@ -325,3 +325,40 @@ async fn an_answer_of_a_gibibyte_is_cut_and_its_connection_closed() {
     assert!(sent < WHOLE / 8, "the service could send {sent} bytes");
     assert!((network[0].bytes_down as usize) < WHOLE / 8);
 }
+
+#[tokio::test]
+async fn a_delay_that_no_clock_can_count_ends_a_call_and_nothing_else() {
+    const NEVER: &str = "503 Busy\r\nretry-after: 18446744073709551615\r\ncontent-length: 0\r\n\r\n";
+    let service = Service::start(&[NEVER, OK], 1).await;
+    let report = service.call(&service.tool(), Class::Keyed, 1).await;
+    assert_eq!(report, Report::unknown("it answered 503 Service Unavailable"));
+    assert_eq!(service.requests().len(), 1);
+}
+
+/// A run may have several calls open at once, and one that waits must not be told that its service was silent.
+#[tokio::test]
+async fn calls_beside_each_other_do_not_wait_for_one_another() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/do", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        // Answers once both have asked.
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read_request(&mut stream).await.unwrap();
+            streams.push(stream);
+        }
+        for mut stream in streams {
+            stream.write_all(format!("HTTP/1.1 {OK}").as_bytes()).await.unwrap();
+        }
+    });
+    let (tool, arguments) = (tool(&[&url], None), serde_json::json!({ "url": url }));
+    let one = || async {
+        let task = Task { timeout: Duration::from_secs(5), ..task(Class::Keyed, 1) };
+        tool.call(&task, &arguments.to_string()).await
+    };
+    let (first, second) = tokio::join!(one(), one());
+    for report in [first, second] {
+        assert!(matches!(&report, Report::Returned { result, .. } if !result.is_error), "{report:?}");
+    }
+}
