@@ -254,6 +254,31 @@ fn forged_objects_and_trees_that_lead_elsewhere_are_refused() {
     }
 }
 
+/// What a sandbox leaves is read into memory, so no commit may be of any length.
+#[test]
+fn long_commits_are_shown_short_and_longer_ones_are_refused() {
+    let place = place_with_repository();
+    let message = |length: u32| format!("head -c {length} /dev/zero | tr '\\0' x");
+    let commit = |length| {
+        format!(
+            "git update-ref HEAD $({} | git commit-tree -p HEAD -F - $(git rev-parse 'HEAD^{{tree}}'))",
+            message(length)
+        )
+    };
+    let (_, id) = worktree(&place, &commit(200_000));
+    let listed = changes(&place, &["list", &id]);
+    assert!(listed.stdout.contains(" (1 commit)") && listed.stdout.contains(" xxx"), "{listed:?}");
+    assert!(listed.stdout.lines().all(|line| line.len() < 1000), "{} bytes", listed.stdout.len());
+    let done = changes(&place, &["apply", &id]);
+    assert_eq!(done.code, 0, "{done:?}");
+    let (_, id) = worktree(&place, &commit(2_000_000));
+    let listed = changes(&place, &["list", &id]);
+    assert!(listed.stdout.len() < 10_000, "{} bytes", listed.stdout.len());
+    let done = changes(&place, &["apply", &id]);
+    assert!(done.code == 125 && done.stderr.contains("is too long"), "{done:?}");
+    assert!(host_git(&place, &place.workspace(), &["fsck", "--strict"]).status.success());
+}
+
 #[test]
 fn a_directory_that_is_no_plain_repository_is_refused_with_the_reason() {
     let place = place_with_repository();

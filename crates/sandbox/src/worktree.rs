@@ -14,6 +14,7 @@ mod pack;
 mod repository;
 mod store;
 mod tree;
+mod work;
 
 pub use branch::{NewBranch, NewCommit};
 pub(crate) use checkout::{Checkout, remove, remove_orphans};

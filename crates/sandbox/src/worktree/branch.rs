@@ -12,6 +12,10 @@ use crate::changes::{Change, Changes, Entry, Kind, Name};
 
 /// Maximum number of commits that are listed.
 const LISTED_MAX: usize = 1000;
+/// Maximum number of commits that wait to be listed: each may name thousands.
+const WAITING_MAX: usize = 100_000;
+/// Bytes that may be read for the list.
+const LISTED_WORK: u64 = 1 << 30;
 /// Maximum length of a ref's file.
 const REF_LEN_MAX: u64 = 4096;
 
@@ -54,6 +58,7 @@ impl Changes {
         let name = name_of(self.id()).trim_start_matches("refs/heads/").to_owned();
         let mut commits = Vec::new();
         if let (Ok(objects), Some(tip)) = (Objects::kept(self), self.tip()) {
+            let objects = objects.with_work(LISTED_WORK);
             let (mut waiting, mut seen) = (vec![tip], BTreeSet::new());
             while let Some(id) = waiting.pop() {
                 if id == worktree.commit || !seen.insert(id) || commits.len() == LISTED_MAX {
@@ -63,7 +68,8 @@ impl Changes {
                 let Ok(commit) = objects.commit(id) else { continue };
                 let Commit { parents, subject, .. } = commit;
                 commits.push(NewCommit { id: id.to_string(), subject: Name(subject) });
-                waiting.extend(parents.into_iter().rev());
+                let room = WAITING_MAX.saturating_sub(waiting.len());
+                waiting.extend(parents.into_iter().take(room).rev());
             }
         }
         Some(NewBranch { name, commits })

@@ -138,6 +138,11 @@ impl Files<'_> {
         let mut known: BTreeMap<ObjectId, usize> = BTreeMap::new();
         let mut waiting = vec![top];
         while let Some(tree) = waiting.last().copied() {
+            // A tree that is in another one many times waits as often.
+            if known.contains_key(&tree) {
+                waiting.pop();
+                continue;
+            }
             let entries = self.repository.objects.tree(tree).map_err(|error| unusable(&error))?;
             let below = entries.iter().filter(|entry| entry.mode == Mode::Tree).map(|entry| entry.id);
             let unknown: Vec<ObjectId> = below.clone().filter(|id| !known.contains_key(id)).collect();

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use saggar_domain::Problem;
 
 use super::branch::name_of;
-use super::object::{Commit, Mode, OBJECT_LEN_MAX, ObjectError, ObjectId, ObjectKind, entries, is_name};
+use super::object::{Commit, Mode, OBJECT_LEN_MAX, ObjectError, ObjectId, ObjectKind, TreeEntry, entries, is_name};
 use super::repository::{Repository, Target, refuse, target};
 use super::store::Objects;
 use super::tree::Edits;
@@ -27,6 +27,10 @@ use crate::changes::{Applied, ApplyOutcome, Change, Changes, Entry, Kind, Wanted
 const OBJECTS_MAX: usize = 1_000_000;
 /// Maximum number of bytes in them.
 const BYTES_MAX: u64 = 16 << 30;
+/// Maximum number of names of objects that wait to be looked at. Of the trees above one, all names wait.
+const WAITING_MAX: usize = 8 * OBJECTS_MAX;
+/// Maximum number of bytes of the trees that are made for what wasn't committed.
+const TREES_LEN_MAX: usize = 256 << 20;
 /// Maximum number of directories above a file that is committed here.
 const DEPTH_MAX: usize = 200;
 /// Who commits what a sandbox left uncommitted.
@@ -108,7 +112,7 @@ impl<'a> Import<'a> {
             if !known.insert(id) || self.repository.objects.has(id)? {
                 continue;
             }
-            if known.len() > OBJECTS_MAX {
+            if known.len() > OBJECTS_MAX || waiting.len() > WAITING_MAX {
                 return Err(ObjectError::Read(std::io::Error::other("there are more than a million new objects")));
             }
             let object = kept.read(id)?;
@@ -128,7 +132,8 @@ impl<'a> Import<'a> {
                 }
                 ObjectKind::Tree => {
                     waiting.push((id, None, true));
-                    for entry in entries(&object.content).ok_or(ObjectError::Damaged(id))? {
+                    let unknown = |entry: &TreeEntry| !known.contains(&entry.id);
+                    for entry in entries(&object.content).ok_or(ObjectError::Damaged(id))?.into_iter().filter(unknown) {
                         match entry.mode {
                             Mode::Tree => waiting.push((entry.id, Some(ObjectKind::Tree), false)),
                             Mode::Submodule => {}
@@ -174,8 +179,13 @@ impl<'a> Import<'a> {
             return Ok(tip);
         }
         let below = self.repository.objects.tree(top)?;
-        let mut new = Vec::new();
+        let (mut new, mut len) = (Vec::new(), 0);
         let tree = edits.apply(below, &|id| self.repository.objects.tree(id), &mut |kind, content| {
+            len += content.len();
+            if len > TREES_LEN_MAX {
+                let why = "the directories of what wasn't committed are too large: name single files";
+                return Err(ObjectError::Read(std::io::Error::other(why)));
+            }
             new.push((kind, content.to_vec()));
             Ok(ObjectId::of(kind, content))
         })?;

@@ -9,6 +9,11 @@ use sha1::{Digest, Sha1};
 
 /// Maximum length of an object. It is read into memory.
 pub(crate) const OBJECT_LEN_MAX: u64 = 128 << 20;
+/// The same for a tree, of which a list is made, and for a commit, of which many are looked at together.
+const TREE_LEN_MAX: u64 = 32 << 20;
+const COMMIT_LEN_MAX: u64 = 1 << 20;
+/// Maximum length of a subject that is kept, in bytes.
+const SUBJECT_LEN_MAX: usize = 500;
 
 /// The SHA-1 of an object.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,12 +40,16 @@ pub(crate) enum ObjectError {
     Missing(ObjectId),
     #[error("object {0} is damaged")]
     Damaged(ObjectId),
-    #[error("object {0} is longer than 128 MiB")]
+    #[error("object {0} is too long: at most 128 MiB are read, of a tree 32 MiB, of a commit 1 MiB")]
     TooLong(ObjectId),
     #[error("object {0} is not a {1}")]
     Kind(ObjectId, &'static str),
     #[error("a pack of objects is damaged")]
     Pack,
+    #[error("its objects are in more than {0} packs")]
+    Packs(usize),
+    #[error("its objects are more work to read than any ordinary repository's")]
+    Work,
     #[error("reading objects: {0}")]
     Read(#[from] std::io::Error),
 }
@@ -112,6 +121,14 @@ impl ObjectKind {
             Self::Tree => "tree",
             Self::Blob => "blob",
             Self::Tag => "tag",
+        }
+    }
+
+    pub(crate) const fn len_max(self) -> u64 {
+        match self {
+            Self::Commit | Self::Tag => COMMIT_LEN_MAX,
+            Self::Tree => TREE_LEN_MAX,
+            Self::Blob => OBJECT_LEN_MAX,
         }
     }
 
@@ -192,8 +209,8 @@ impl Commit {
             parents.push(ObjectId::parse(&line[7..])?);
         }
         let message = content.get(end + 2..).unwrap_or_default();
-        let subject = message.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec();
-        Some(Self { tree, parents, subject })
+        let subject = message.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        Some(Self { tree, parents, subject: subject[..subject.len().min(SUBJECT_LEN_MAX)].to_vec() })
     }
 }
 

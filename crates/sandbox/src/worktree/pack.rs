@@ -3,6 +3,7 @@
 //! Both files may be written by a stranger: every number in them is checked before it is used, and chains of differences have a bound.
 //! Whether an object is the one that was asked for is decided by its id, not here.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::FileExt;
@@ -10,11 +11,10 @@ use std::os::unix::fs::FileExt;
 use flate2::bufread::ZlibDecoder;
 
 use super::object::{OBJECT_LEN_MAX, Object, ObjectError, ObjectId, ObjectKind};
+use super::work::Work;
 
 /// Maximum number of differences on top of one another; git's own.
 const CHAIN_MAX: usize = 4095;
-/// Maximum length of the ids in an index that share their first byte.
-const BUCKET_LEN_MAX: u64 = 64 << 20;
 /// Where an index has its ids: after the magic number, the version, and 256 counts.
 const IDS_AT: u64 = 8 + 256 * 4;
 
@@ -52,15 +52,22 @@ impl Pack {
         let first = usize::from(id.0[0]);
         let from = u64::from(if first == 0 { 0 } else { self.counts[first - 1] });
         let (to, all) = (u64::from(self.counts[first]), u64::from(self.counts[255]));
-        if (to - from) * 20 > BUCKET_LEN_MAX {
-            return Err(ObjectError::Pack);
-        }
-        let mut bucket = vec![0; ((to - from) * 20) as usize];
-        self.index.read_exact_at(&mut bucket, IDS_AT + from * 20).map_err(|_| ObjectError::Pack)?;
-        let ids = bucket.chunks_exact(20).collect::<Vec<_>>();
-        let Ok(at) = ids.binary_search(&&id.0[..]) else { return Ok(None) };
+        // Nothing is read but what a search needs: how many ids an index says it has is a stranger's word.
+        let (mut low, mut high) = (from, to);
+        let at = loop {
+            if low == high {
+                return Ok(None);
+            }
+            let (middle, mut found) = (low + (high - low) / 2, [0; 20]);
+            self.index.read_exact_at(&mut found, IDS_AT + middle * 20).map_err(|_| ObjectError::Pack)?;
+            match found.cmp(&id.0) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Equal => break middle,
+                Ordering::Greater => high = middle,
+            }
+        };
         let offsets_at = IDS_AT + all * 24;
-        let offset = self.number_at(offsets_at + (from + at as u64) * 4)?;
+        let offset = self.number_at(offsets_at + at * 4)?;
         if offset & 0x8000_0000 == 0 {
             return Ok(Some(u64::from(offset)));
         }
@@ -75,19 +82,21 @@ impl Pack {
         Ok(number(&bytes))
     }
 
-    /// The object that begins there. `named` reads one that a difference names by its id; `len` is the length of all differences above it,
+    /// The object that begins there, whose parts count as `work`. `named` reads one that a difference names by its id; `len` is the length of all differences above it,
     /// so that a chain through several packs takes no more memory than one object may.
     pub(crate) fn read(
         &self,
         mut at: u64,
         id: ObjectId,
         mut len: u64,
+        work: &Work,
         named: impl FnOnce(ObjectId, u64) -> Result<Object, ObjectError>,
     ) -> Result<Object, ObjectError> {
         let mut differences = Vec::new();
         let mut object = loop {
             let (base, content) = self.piece(at, id)?;
             len += content.len() as u64;
+            work.spend(content.len() as u64)?;
             if differences.len() > CHAIN_MAX {
                 return Err(ObjectError::Damaged(id));
             }
@@ -108,6 +117,8 @@ impl Pack {
         };
         for difference in differences.iter().rev() {
             object.content = patched(&object.content, difference).ok_or(ObjectError::Damaged(id))?;
+            // A few bytes can make many, again and again.
+            work.spend(object.content.len() as u64)?;
         }
         Ok(object)
     }

@@ -12,11 +12,13 @@ use saggar_domain::HostUser;
 
 use super::object::{Commit, OBJECT_LEN_MAX, Object, ObjectError, ObjectId, ObjectKind, TreeEntry, entries};
 use super::pack::Pack;
+use super::work::{LOOK, Work};
 use crate::acting::ActingAs;
 use crate::changes::{Change, Changes, Entry, Kind, open_directory, open_file};
 
-/// Maximum number of packs of one store.
-const PACKS_MAX: usize = 10_000;
+/// Maximum number of packs of a repository of the host, and of a sandbox. Two files are open for each; git itself makes one of fifty.
+const PACKS_MAX: usize = 2000;
+const KEPT_PACKS_MAX: usize = 200;
 /// Maximum number of bases by name below an object; git puts none into packs that stay.
 const NAMED_MAX: usize = 50;
 /// Maximum length of the header of a loose object.
@@ -26,6 +28,7 @@ const HEADER_LEN_MAX: usize = 32;
 pub(crate) struct Objects<'a> {
     files: Files<'a>,
     packs: Vec<Pack>,
+    work: Work,
 }
 
 #[derive(Debug)]
@@ -106,8 +109,12 @@ impl<'a> Objects<'a> {
     fn with(files: Files<'a>) -> Result<Self, ObjectError> {
         let mut packs = Vec::new();
         let names = files.packs()?;
-        if names.len() > PACKS_MAX {
-            return Err(ObjectError::Pack);
+        let most = match files {
+            Files::Directory { .. } => PACKS_MAX,
+            Files::Kept { .. } => KEPT_PACKS_MAX,
+        };
+        if names.len() > most {
+            return Err(ObjectError::Packs(most));
         }
         for name in names {
             let index = files.open(format!("pack/{name}.idx").as_bytes())?;
@@ -117,7 +124,12 @@ impl<'a> Objects<'a> {
                 packs.extend(Pack::open(index, pack).ok());
             }
         }
-        Ok(Self { files, packs })
+        Ok(Self { files, packs, work: Work::default() })
+    }
+
+    /// With an end to the work of reading them that comes sooner.
+    pub(crate) fn with_work(self, bytes: u64) -> Self {
+        Self { work: Work::of(bytes), ..self }
     }
 
     pub(crate) fn has(&self, id: ObjectId) -> Result<bool, ObjectError> {
@@ -141,6 +153,9 @@ impl<'a> Objects<'a> {
     /// An object, which is what its id says.
     pub(crate) fn read(&self, id: ObjectId) -> Result<Object, ObjectError> {
         let object = self.read_unchecked(id, 0, 0)?;
+        if object.content.len() as u64 > object.kind.len_max() {
+            return Err(ObjectError::TooLong(id));
+        }
         if ObjectId::of(object.kind, &object.content) != id {
             return Err(ObjectError::Damaged(id));
         }
@@ -171,13 +186,18 @@ impl<'a> Objects<'a> {
             return Err(ObjectError::Damaged(id));
         }
         for pack in &self.packs {
+            self.work.spend(LOOK)?;
             if let Some(at) = pack.find(id)? {
-                return pack.read(at, id, len, |base, len| self.read_unchecked(base, depth + 1, len));
+                return pack.read(at, id, len, &self.work, |base, len| self.read_unchecked(base, depth + 1, len));
             }
         }
         let (directory, name) = id.loose();
         match self.files.open(format!("{directory}/{name}").as_bytes())? {
-            Some(file) => loose(file, id),
+            Some(file) => {
+                let object = loose(file, id)?;
+                self.work.spend(object.content.len() as u64)?;
+                Ok(object)
+            }
             None => Err(ObjectError::Missing(id)),
         }
     }
