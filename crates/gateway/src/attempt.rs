@@ -20,7 +20,7 @@ use crate::catalogue::{Endpoint, Provider, Target};
 use crate::failure::{Failure, FailureKind};
 use crate::pool::{InUse, Pool, Way};
 use crate::reading::Reading;
-use crate::wire::provider_error;
+use crate::wire::{provider_error, without_key};
 use crate::world::{ProviderKey, World};
 
 /// Maximum size of a whole answer, in bytes.
@@ -116,6 +116,9 @@ pub(crate) async fn remote(
         }
         let bytes = whole(provider, response.into_body(), ANSWER_BYTES_MAX).await?;
         means.pool.give_back(used);
+        let secret = key.as_ref().map(|key| key.value.expose());
+        let clean = secret.and_then(|secret| without_key(std::str::from_utf8(&bytes).ok()?, secret));
+        let bytes = clean.map_or(bytes, Bytes::from);
         let value: Value = serde_json::from_slice(&bytes).ok().filter(Value::is_object).ok_or_else(|| {
             Failure::new(FailureKind::Upstream, format!("provider {} did not answer with a JSON object", provider.name))
         })?;

@@ -16,7 +16,7 @@ use crate::failure::{Failure, FailureKind};
 use crate::pool::{InUse, Pool};
 use crate::reply::{Fold, ReplyEvent};
 use crate::sse::{SseEvent, SseParser};
-use crate::wire::{Decoder, KEY_REMOVED};
+use crate::wire::{Decoder, KEY_REMOVED, without_key};
 
 /// Maximum size of a whole stream, in bytes.
 const STREAM_BYTES_MAX: u64 = 256 << 20;
@@ -145,7 +145,7 @@ impl Reading {
     }
 
     fn parse(&mut self) -> Result<(), Failure> {
-        while let Some(event) = self.parser.next().map_err(|error| {
+        while let Some(mut event) = self.parser.next().map_err(|error| {
             Failure::new(FailureKind::Upstream, format!("provider {}: {error}", self.target.provider.name))
         })? {
             // Nothing counts after the end.
@@ -160,6 +160,9 @@ impl Reading {
             // Some servers send empty events to keep a connection alive.
             if event.data.trim().is_empty() {
                 continue;
+            }
+            if let Some(clean) = self.key.as_ref().and_then(|key| without_key(&event.data, key.expose())) {
+                event.data = clean;
             }
             let data: Value = serde_json::from_str(&event.data).map_err(|_| {
                 let message =

@@ -2,6 +2,10 @@
 
 use saggar_domain::model::{ModelReply, Origin, Part, Stop, TokenUsage, ToolCall, UsageSource, Verbatim, text_tokens};
 
+/// More tokens than any model reads or writes in one call. A provider that says so is mistaken, and one such number would use up every
+/// budget for good.
+const TOKENS_MAX: u64 = 100_000_000;
+
 /// Parts are numbered from 0 in the order in which they begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyEvent {
@@ -67,34 +71,33 @@ impl Counted {
 
     /// The provider's own count, if it is complete.
     pub fn complete(&self) -> Option<TokenUsage> {
-        let usage = TokenUsage {
-            input: self.input?,
-            output: self.output?,
-            cached_read: self.cached_read.unwrap_or(0),
-            cache_write: self.cache_write.unwrap_or(0),
-            cache_write_long: self.cache_write_long.unwrap_or(0),
-            reasoning: self.reasoning.unwrap_or(0),
-            ..TokenUsage::default()
-        };
-        Some(usage.normal())
+        let input = self.input.filter(is_possible)?;
+        let output = self.output.filter(is_possible)?;
+        Some(TokenUsage { input, output, ..self.parts() }.normal())
     }
 
     /// What the provider has said, and estimates for the rest. A stream's own count of output comes at its end, so that an earlier one
     /// is provisional.
     pub fn estimated(&self, input: u64, output_bytes: u64) -> TokenUsage {
-        let output = text_tokens(output_bytes).max(self.output.unwrap_or(0));
-        let usage = TokenUsage {
-            input: self.input.unwrap_or(input),
-            output,
+        let output = text_tokens(output_bytes).max(self.output.filter(is_possible).unwrap_or(0));
+        let input = self.input.filter(is_possible).unwrap_or(input);
+        TokenUsage { input, output, source: UsageSource::Estimated, ..self.parts() }.normal()
+    }
+
+    /// What the totals consist of, as far as it was said.
+    fn parts(&self) -> TokenUsage {
+        TokenUsage {
             cached_read: self.cached_read.unwrap_or(0),
             cache_write: self.cache_write.unwrap_or(0),
             cache_write_long: self.cache_write_long.unwrap_or(0),
             reasoning: self.reasoning.unwrap_or(0),
-            source: UsageSource::Estimated,
             ..TokenUsage::default()
-        };
-        usage.normal()
+        }
     }
+}
+
+fn is_possible(tokens: &u64) -> bool {
+    *tokens <= TOKENS_MAX
 }
 
 /// Events, folded.

@@ -20,7 +20,7 @@ use crate::catalogue::Dialect;
 use crate::failure::Failure;
 use crate::reply::ReplyEvent;
 
-pub(crate) use provider_error::{KEY_REMOVED, provider_error, said};
+pub(crate) use provider_error::{KEY_REMOVED, provider_error, said, without_key};
 
 /// A wire that clients speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,12 +116,14 @@ impl Decoder {
     }
 
     pub(crate) fn event(&mut self, data: &Value, events: &mut Vec<ReplyEvent>) -> Result<(), Failure> {
+        let known = events.len();
         match self {
             Self::Chat(stream) => stream.event(data, events),
             Self::Responses(stream) => stream.event(data, events),
             Self::Anthropic(stream) => stream.event(data, events),
             Self::Gemini(stream) => stream.event(data, events),
-        }
+        }?;
+        events[known..].iter().try_for_each(numbering::check_names)
     }
 
     /// Whether the stream has said that it is complete. One that ends without saying so was cut.

@@ -3,11 +3,16 @@
 use std::collections::HashSet;
 
 use crate::failure::{Failure, FailureKind};
+use crate::reply::{PartKind, ReplyEvent};
 
 /// Maximum number of parts of one reply.
 const PARTS_MAX: usize = 16_384;
 /// Maximum number of tool calls of one reply.
 const CALLS_MAX: usize = 1_024;
+/// Maximum length of a called tool's name, in bytes; providers take 64 to 128.
+const NAME_LEN_MAX: usize = 256;
+/// Maximum length of a call's id, in bytes. Another gateway may carry what a provider wants back in it.
+const ID_LEN_MAX: usize = 16 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Numbering {
@@ -45,6 +50,18 @@ impl Numbering {
     }
 }
 
+/// Names and ids are kept wherever a call is told of, so none may be as long as a text.
+pub(crate) fn check_names(event: &ReplyEvent) -> Result<(), Failure> {
+    let ReplyEvent::Began { kind: PartKind::Call { id, name, .. }, .. } = event else { return Ok(()) };
+    for (text, most, what) in [(name, NAME_LEN_MAX, "the name of a tool"), (id, ID_LEN_MAX, "the id of a call")] {
+        if text.len() > most {
+            let message = format!("in the provider's reply {what} has more than {most} bytes");
+            return Err(Failure::new(FailureKind::Upstream, message));
+        }
+    }
+    Ok(())
+}
+
 fn too_many(most: usize, what: &str) -> Failure {
     Failure::new(FailureKind::Upstream, format!("the provider's reply has more than {most} {what}"))
 }
@@ -62,7 +79,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::reply::{PartKind, ReplyEvent};
     use crate::wire::Decoder;
 
     /// What comes of as many of the same event.
@@ -76,16 +92,20 @@ mod tests {
     }
 
     fn call(wire: Wire, number: usize) -> Value {
+        call_of(wire, number, "same", "f")
+    }
+
+    fn call_of(wire: Wire, number: usize, id: &str, name: &str) -> Value {
         match wire {
             Wire::Chat => json!({"choices": [{"index": 0, "delta": {"tool_calls": [
-                {"index": number, "id": "same", "function": {"name": "f", "arguments": "{}"}}
+                {"index": number, "id": id, "function": {"name": name, "arguments": "{}"}}
             ]}, "finish_reason": "tool_calls"}]}),
             Wire::Responses => json!({"type": "response.output_item.added", "output_index": number,
-                "item": {"type": "function_call", "call_id": "same", "name": "f"}}),
+                "item": {"type": "function_call", "call_id": id, "name": name}}),
             Wire::Anthropic => json!({"type": "content_block_start", "index": number,
-                "content_block": {"type": "tool_use", "id": "same", "name": "f"}}),
+                "content_block": {"type": "tool_use", "id": id, "name": name}}),
             Wire::Gemini => json!({"candidates": [{"content": {"parts": [
-                {"functionCall": {"id": "same", "name": "f", "args": {}}}
+                {"functionCall": {"id": id, "name": name, "args": {}}}
             ]}}]}),
         }
     }
@@ -125,6 +145,21 @@ mod tests {
         }
         let failure = heard(Wire::Chat, 1025, |number| json!({"choices": [{"index": number}]})).unwrap_err();
         assert!(failure.message.contains("more than 1024 choices"), "{failure}");
+    }
+
+    #[test]
+    fn no_name_or_id_is_as_long_as_a_text() {
+        for wire in [Wire::Chat, Wire::Responses, Wire::Anthropic, Wire::Gemini] {
+            let of = |id: usize, name: usize| {
+                heard(wire, 1, |_| call_of(wire, 0, &"i".repeat(id), &"n".repeat(name)))
+                    .map_err(|failure| failure.message)
+            };
+            assert!(of(ID_LEN_MAX, NAME_LEN_MAX).is_ok(), "{wire:?}");
+            let said = of(ID_LEN_MAX, NAME_LEN_MAX + 1).unwrap_err();
+            assert!(said.contains("the name of a tool has more than 256 bytes"), "{wire:?}: {said}");
+            let said = of(ID_LEN_MAX + 1, NAME_LEN_MAX).unwrap_err();
+            assert!(said.contains("the id of a call has more than 16384 bytes"), "{wire:?}: {said}");
+        }
     }
 
     #[test]

@@ -45,6 +45,13 @@ pub(crate) fn provider_error(
     Failure::new(kind, format!("provider {provider} {what} (status {status}){said}")).after(wait)
 }
 
+/// A provider's answer without its key; `None` if the key isn't in it. Many clients share a key, and none of them is to learn it. One that
+/// is shorter than any provider's would be found in ordinary text.
+pub(crate) fn without_key(answer: &str, key: &str) -> Option<String> {
+    const LEN_MIN: usize = 12;
+    (key.len() >= LEN_MIN && answer.contains(key)).then(|| answer.replace(key, KEY_REMOVED))
+}
+
 /// A provider's text, to be appended to a message.
 pub(crate) fn said(text: &str) -> String {
     let text: String = text.chars().take(SAID_CHARS_MAX).collect();

@@ -309,3 +309,29 @@ async fn a_key_that_a_stream_repeats_in_an_error_is_not_repeated() {
         }
     }
 }
+
+/// Projects may share the operator's key, and no program of theirs is to learn it from a provider that shows what it was sent.
+#[tokio::test]
+async fn a_key_that_a_provider_repeats_in_an_answer_is_not_repeated() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, "keys = [\"key-one\"]"));
+    let said = "Bearer canary-key-one, you said";
+    let piece = json!({"choices": [{"index": 0, "delta": {"content": said}, "finish_reason": "stop"}]});
+    let reply = json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1}});
+    let plain = json!({"model": "m", "messages": [{"role": "user", "content": "x"}]});
+    for wire in [ClientWire::Chat, ClientWire::Anthropic] {
+        for (body, is_stream) in [(streamed(), true), (plain.clone(), false)] {
+            let as_stream = is_stream || wire == ClientWire::Anthropic;
+            provider.answer(vec![match as_stream {
+                true => sse(&format!("data: {piece}\n\ndata: [DONE]\n\n")),
+                false => crate::provider::json(&reply.to_string()),
+            }]);
+            let mut body = body;
+            body["max_tokens"] = json!(100);
+            let got = text(gateway.answer(caller(), ask(wire, &body)).await).await.unwrap();
+            assert!(got.contains("Bearer (key), you said") && !got.contains("canary"), "{wire:?} {is_stream}: {got}");
+        }
+    }
+}

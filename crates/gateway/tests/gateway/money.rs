@@ -1,6 +1,6 @@
 //! Budgets and limits: nothing is overshot, however many ask at once.
 
-use saggar_domain::model::{Message, Micros, ModelRequest, Part, Role};
+use saggar_domain::model::{Message, Micros, ModelRequest, Part, Role, UsageSource};
 use saggar_gateway::{ClientWire, FailureKind, Gateway};
 use serde_json::{Value, json};
 
@@ -202,4 +202,39 @@ async fn a_provider_that_writes_far_too_much_is_cut_off_for_every_client() {
     let failure = gateway.call(caller(), request, |_| {}).await.unwrap_err();
     assert!(failure.kind == FailureKind::Budget && failure.usage.is_some(), "{failure:?}");
     assert!(world.booked(4).await.iter().all(|bill| bill.outcome == "budget"), "{:?}", world.bills());
+}
+
+#[tokio::test]
+async fn a_count_that_no_model_can_have_is_not_believed() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let file = format!("{}\n[budgets.default]\ndollars = \"1\"\n", catalogue("openai", provider.port, ""));
+    let gateway = gateway(&world, &file);
+    let most = u64::MAX;
+    for usage in [
+        json!({"prompt_tokens": most, "completion_tokens": 2}),
+        json!({"prompt_tokens": 2, "completion_tokens": 100_000_001_u64}),
+        json!({"prompt_tokens": most, "completion_tokens": most, "prompt_tokens_details": {"cached_tokens": most}}),
+    ] {
+        let reply = json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}],
+            "usage": usage});
+        let last = json!({"choices": [], "usage": usage});
+        for is_stream in [false, true] {
+            provider.answer(vec![match is_stream {
+                false => whole(&reply.to_string()),
+                true => sse(&format!(
+                    "data: {}\n\ndata: {last}\n\ndata: [DONE]\n\n",
+                    json!({"choices": [{"index": 0, "delta": {"content": "x"}, "finish_reason": "stop"}]})
+                )),
+            }]);
+            let body = json!({"model": "m", "stream": is_stream, "max_tokens": 100, "messages": [{"role": "user", "content": "x"}]});
+            text(gateway.answer(caller(), ask(ClientWire::Chat, &body)).await).await.unwrap();
+        }
+    }
+    let bills = world.booked(6).await;
+    assert!(
+        bills.iter().all(|bill| bill.usage.source == UsageSource::Estimated && bill.usage.tokens() < 1_000),
+        "{bills:?}"
+    );
+    assert!(world.spent() < Micros(100_000), "{}", world.spent());
 }
