@@ -192,6 +192,12 @@ const FATAL: &[(&str, &str, &str)] = &[
         "closed or replaced",
     ),
     ("python", "import ctypes; ctypes.string_at(0)", "signal 11"),
+    (
+        "python",
+        "import gc\nwire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')\n\
+         while True: wire.send({'type': 'result', 'main': False, 'formats': {}})",
+        "too many results",
+    ),
     ("javascript", "process.exit(4)", "exited with code 4"),
     ("javascript", "process.kill(process.pid, 'SIGKILL'); for (;;) {}", "signal 9"),
     ("javascript", "for (let fd = 3; fd < 64; fd++) try { require('fs').closeSync(fd) } catch {}", ""),
