@@ -7,8 +7,12 @@ mod answer;
 mod failed;
 pub(crate) mod inside;
 mod list;
+mod room;
+
+use std::time::Duration;
 
 use axum::Router;
+use axum::body::HttpBody as _;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, post};
@@ -22,10 +26,15 @@ use saggar_http::listen::Caller as Origin;
 
 use saggar_runtime::Permit;
 
+use self::room::{Held, Whose};
 use crate::server::Shared;
+
+pub(crate) use self::room::Room;
 
 /// Maximum size of a request, in bytes. It may have images.
 const BODY_BYTES_MAX: usize = 32 << 20;
+/// How long one may take to arrive.
+const BODY_PATIENCE: Duration = Duration::from_secs(120);
 
 saggar_http::wanted! {
     /// Calls models.
@@ -89,18 +98,19 @@ fn refuse(wire: ClientWire, request: &Request) -> Response {
 
 async fn reply(server: Shared, wire: ClientWire, request: Request) -> Response {
     let replied = async {
-        let (caller, ask) = asked(&server, wire, request).await?;
-        Box::pin(server.models.answer(caller, ask)).await
+        let (caller, ask, held) = asked(&server, wire, request).await?;
+        Ok((Box::pin(server.models.answer(caller, ask)).await?, held))
     };
     match replied.await {
-        Ok(reply) => answer::answer(wire, reply),
+        Ok((reply, Some(held))) => held.until_sent(answer::answer(wire, reply)),
+        Ok((reply, None)) => answer::answer(wire, reply),
         Err(failure) => failed::answer(wire, &failure),
     }
 }
 
 async fn count(server: Shared, wire: ClientWire, request: Request) -> Response {
     let counted = async {
-        let (caller, ask) = asked(&server, wire, request).await?;
+        let (caller, ask, _held) = asked(&server, wire, request).await?;
         Box::pin(server.models.count_tokens(caller, ask)).await
     };
     match counted.await {
@@ -115,12 +125,24 @@ async fn count(server: Shared, wire: ClientWire, request: Request) -> Response {
     }
 }
 
-/// Who asks, and what. Nothing of the body is read for a client without a key.
-async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask), Failure> {
+/// Who asks, and what. Nothing of the body is read for a client without a key, or without room for it; a sandbox has it already.
+async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask, Option<Held>), Failure> {
     let (mut parts, body) = request.into_parts();
-    let (caller, _) = caller(server, &mut parts).await?;
-    let body = whole(body, BODY_BYTES_MAX).await.map_err(|refusal: Refusal| failed::of(&refusal))?;
-    Ok((caller, Ask { wire, headers: parts.headers, body }))
+    let (caller, permit) = caller(server, &mut parts).await?;
+    let mut held = match permit {
+        Some(_) => {
+            let whose = Whose::Project(caller.project.clone());
+            Some(server.model_room.take(&whose, &parts.headers, body.is_end_stream()).await?)
+        }
+        None => None,
+    };
+    let slow = |_elapsed| Failure::new(FailureKind::Timeout, "the body did not arrive in time; send it faster");
+    let body = tokio::time::timeout(BODY_PATIENCE, whole(body, BODY_BYTES_MAX)).await.map_err(slow)?;
+    let body = body.map_err(|refusal: Refusal| failed::of(&refusal))?;
+    if let Some(held) = &mut held {
+        held.shrink(body.len());
+    }
+    Ok((caller, Ask { wire, headers: parts.headers, body }, held))
 }
 
 /// Who asks: a program in a sandbox, which has no permit, or the holder of a key.

@@ -10,7 +10,7 @@ use saggar_http::Gate;
 use saggar_runtime::runs::Runs;
 use tokio::sync::OnceCell;
 
-use crate::models::inside::Room;
+use crate::models::Room;
 use crate::settings::WebOrigin;
 
 #[derive(Clone, Debug)]

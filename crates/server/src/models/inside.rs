@@ -3,52 +3,26 @@
 //! The connection says which sandbox calls; its token proves that the program was given it. What a sandbox can make this process hold
 //! is bounded: connections, and bodies of requests that are being answered.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use http::header::{AUTHORIZATION, CONTENT_LENGTH};
-use http_body_util::BodyExt as _;
+use http::header::AUTHORIZATION;
 use saggar_domain::SandboxId;
 use saggar_gateway::{Caller, Failure, FailureKind};
 use saggar_http::attend;
 use saggar_http::context::Peer;
 use saggar_http::listen::{Bounds, Caller as Origin};
-use tokio::sync::Semaphore;
 
-use super::{BODY_BYTES_MAX, failed};
+use super::failed;
+use super::room::Whose;
 use crate::server::Shared;
 
 /// Connections of all sandboxes, and of one.
 pub(crate) const BOUNDS: Bounds = Bounds { all: 4096, per_address: 256 };
-/// Bytes of one sandbox's requests that are being answered: one of the largest, or many ordinary ones.
-const BODIES_MAX: usize = BODY_BYTES_MAX;
-/// Semaphores count to a third of what a `u32` does on some machines; so bodies are counted in blocks.
-const BLOCK: usize = 1024;
-
-/// Room for the bodies of sandboxes that are calling.
-#[derive(Debug, Default)]
-pub(crate) struct Room(Mutex<HashMap<SandboxId, Weak<Semaphore>>>);
-
-impl Room {
-    fn of(&self, sandbox: &SandboxId) -> Arc<Semaphore> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(room) = all.get(sandbox).and_then(Weak::upgrade) {
-            return room;
-        }
-        all.retain(|_, room| room.strong_count() > 0);
-        let room = Arc::new(Semaphore::new(BODIES_MAX / BLOCK));
-        all.insert(sandbox.clone(), Arc::downgrade(&room));
-        room
-    }
-}
-
 /// The routes that a sandbox reaches.
 pub(crate) fn router(server: Shared) -> Router {
     super::router()
@@ -66,22 +40,12 @@ async fn around(State(server): State<Shared>, request: Request, next: Next) -> R
 /// Waits for room for the request's body, which it has until it is answered completely.
 async fn in_room(server: Shared, request: Request, next: Next) -> Response {
     let Some(sandbox) = sandbox(&request) else { return nothing_there(request).await };
-    let length = match request.headers().get(CONTENT_LENGTH) {
-        Some(length) => length.to_str().ok().and_then(|length| length.parse().ok()).unwrap_or(BODIES_MAX),
-        None if axum::body::HttpBody::is_end_stream(request.body()) => 0,
-        None => BODIES_MAX,
+    let is_empty = axum::body::HttpBody::is_end_stream(request.body());
+    let held = match server.model_room.take(&Whose::Sandbox(sandbox), request.headers(), is_empty).await {
+        Ok(held) => held,
+        Err(failure) => return failed::answer(super::list::wire(&request), &failure),
     };
-    let blocks = u32::try_from(length.min(BODIES_MAX).div_ceil(BLOCK)).unwrap_or(u32::MAX);
-    let room = server.model_room.of(&sandbox);
-    let Ok(held) = room.acquire_many_owned(blocks).await else { return nothing_there(request).await };
-    let response = next.run(request).await;
-    response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            // It is given back with the body.
-            let _ = &held;
-            frame
-        }))
-    })
+    held.until_sent(next.run(request).await)
 }
 
 /// Which sandbox a request is from; `None` for everyone else.
