@@ -130,6 +130,8 @@ fn a_contradictory_agent_is_refused_with_its_place_and_the_remedy_and_starts_no_
     agent(&directory, "", "{ text = \"Done.\" }");
     let (code, _, error) = finish(&mut in_directory(&directory, &["agent", "run"]));
     assert!(code == 125 && error.contains("has no task") && error.contains("saggar agent run 'TASK'"), "{error}");
+    let (code, _, error) = finish(&mut in_directory(&directory, &["agent", "run", "agent.toml"]));
+    assert!(code == 125 && error.contains("saggar agent run --agent agent.toml"), "{error}");
     assert!(!directory.join("data/own-server.json").exists(), "nothing was started");
 }
 
@@ -240,11 +242,24 @@ fn without_a_server_one_is_started_as_this_user_and_used_again() {
         pids.push(own["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).expect("a pid"));
         use std::os::unix::fs::MetadataExt;
         assert_eq!(std::fs::metadata(&place).expect("there").mode() & 0o777, 0o600);
+        // What `agent run` tells to type works as it is told.
+        let id = said.lines().next().expect("the run").to_owned();
+        for arguments in
+            [&["runs", "show", &id][..], &["runs", "follow", &id], &["runs", "list"], &["agent", "show", &id]]
+        {
+            let (code, said, error) = finish(&mut in_directory(&directory, arguments));
+            assert!(code == 0 && !said.is_empty(), "{arguments:?}: {said}{error}");
+        }
     }
+    // A named server is meant, whoever runs beside it.
+    let (code, _, error) = finish(in_directory(&directory, &["runs", "list"]).env("SAGGAR_URL", "http://127.0.0.1:9"));
+    assert!(code == 125 && error.contains("127.0.0.1:9"), "{code} {error}");
     assert_eq!(pids[0], pids[1]);
     assert_ne!(pids[0], pids[2]);
     kill_process(Pid::from_raw(pids[2]).expect("a pid"), Signal::TERM).expect("ours");
     eventually("it stopped", || is_gone(pids[2]));
+    let (code, _, error) = finish(&mut in_directory(&directory, &["runs", "list", "--url", "unix:/nowhere"]));
+    assert!(code == 125 && error.contains("/nowhere"), "{code} {error}");
 }
 
 /// A small repository with a failing test, and a scripted agent that mends it.
@@ -295,6 +310,10 @@ fn an_agent_mends_a_test_in_a_repository_which_changes_only_when_the_changes_are
     let (code, _, complaint) = changes("apply");
     assert_eq!(code, 0, "{complaint}");
     test(true);
+    // A name is one of the operator's, also if there is a directory of that name here.
+    let named = ["agent", "run", "Mend the test", "--workspace", "project"];
+    let (code, _, error) = finish(&mut in_directory(&directory, &named));
+    assert!(code == 1 && error.contains("no workspace \"project\"") && error.contains("./project"), "{code} {error}");
     // A directory is named by its path only by a user of the host.
     let server = Server::start();
     let (code, _, error) = finish(&mut on(&server, &directory, &run));

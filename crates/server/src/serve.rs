@@ -115,6 +115,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
     let runs = Runs::new(sandboxes.store().clone(), hub.clone()).with_models(models.clone());
+    let runs = runs.with_workspaces(sandboxes.settings().workspaces.keys().cloned());
     share(&config, &models_text, sandboxes.store()).await?;
     let (worker, _) = worker(&config, &sandboxes, models.clone(), hub);
     let (stop, stopping) = watch::channel(false);

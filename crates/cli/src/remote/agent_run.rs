@@ -48,6 +48,12 @@ pub(crate) struct RunRequest {
 impl RunRequest {
     /// The request to the server. Refused here is what any server would refuse.
     pub(crate) fn resolve(self) -> Result<Resolved, CommandFailure> {
+        // Otherwise another agent would work on a name, and be paid for it.
+        if let Some(task) = self.task.as_deref().filter(|task| is_agent_file(task)) {
+            let what = format!("the task is {task:?}, which is a file");
+            let help = format!("to run that agent: saggar agent run --agent {task}; a task is a sentence");
+            return Err(CommandFailure::ours("task_is_file", what, help));
+        }
         let (mut agent, _) = checked(&self.agent)?;
         if let Some(task) = self.task {
             agent.task = task;
@@ -71,6 +77,11 @@ impl RunRequest {
         let start = StartRun { agent, directory, labels: collected(self.labels)? };
         Ok(Resolved { file: self.agent, start, idempotency_key: self.idempotency_key, is_detached: self.is_detached })
     }
+}
+
+fn is_agent_file(task: &str) -> bool {
+    let path = std::path::Path::new(task);
+    path.extension().is_some_and(|extension| extension == "toml" || extension == "json") && path.is_file()
 }
 
 /// The directory from the root, without links, so that it is what the person meant.

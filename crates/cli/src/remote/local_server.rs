@@ -48,7 +48,7 @@ struct OwnServer {
 /// A client for the configured server, for one that answers at the default address, or for one of this user's own, which
 /// is started if it doesn't run. The last part says whether it is one of our own.
 pub(crate) async fn client(arguments: &ServerArguments) -> Result<(Client, Access, bool), CommandFailure> {
-    let (client, access) = settings::client(arguments)?;
+    let (client, access) = settings::configured(arguments)?;
     if access.is_configured {
         return Ok((client, access, false));
     }
@@ -85,17 +85,28 @@ pub(crate) async fn client(arguments: &ServerArguments) -> Result<(Client, Acces
     reach(&own).await?.ok_or_else(missing)
 }
 
+/// The one that runs, for commands that start none; `None` if there is none. Only a socket of our own is asked.
+pub(super) fn running() -> Option<Result<(Client, Access), CommandFailure>> {
+    let own = read(&DataDirectory::default_path().ok()?.join(PLACE))?;
+    std::os::unix::net::UnixStream::connect(own.url.strip_prefix(UNIX)?).ok()?;
+    Some(own.access())
+}
+
+impl OwnServer {
+    fn access(&self) -> Result<(Client, Access), CommandFailure> {
+        let key = Secret::new(&self.api_key);
+        let client = Client::new(ClientOptions::new(&self.url).with_key(key.clone()))?;
+        Ok((client, Access { url: self.url.clone(), key: Some(key), is_configured: true }))
+    }
+}
+
 async fn answers(client: &Client) -> bool {
     tokio::time::timeout(HEALTH_PATIENCE, client.health()).await.is_ok_and(|health| health.is_ok())
 }
 
 async fn reach(own: &OwnServer) -> Result<Option<(Client, Access, bool)>, CommandFailure> {
-    let key = Secret::new(&own.api_key);
-    let client = Client::new(ClientOptions::new(&own.url).with_key(key.clone()))?;
-    if !answers(&client).await {
-        return Ok(None);
-    }
-    Ok(Some((client, Access { url: own.url.clone(), key: Some(key), is_configured: true }, true)))
+    let (client, access) = own.access()?;
+    Ok(answers(&client).await.then_some((client, access, true)))
 }
 
 /// `None` also for a file that others could have written or that isn't ours.

@@ -1,5 +1,5 @@
 //! Which server and which key to use: flags, then the environment, then a file. The first source that has a value
-//! wins, for each setting separately.
+//! wins, for each setting separately. Where none has any, it is the server that `saggar agent run` has started, if it runs.
 
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use super::arguments::ServerArguments;
 use super::failure::CommandFailure;
+use super::local_server;
 
 /// Maximum size of the settings file, and of a certificate file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -32,7 +33,21 @@ pub(crate) struct Access {
     pub(crate) is_configured: bool,
 }
 
+/// The client of a command.
 pub(crate) fn client(arguments: &ServerArguments) -> Result<(Client, Access), CommandFailure> {
+    let (client, access) = configured(arguments)?;
+    // Its runs and sandboxes are this user's, who has never heard of its address.
+    if !access.is_configured
+        && access.key.is_none()
+        && let Some(own) = local_server::running()
+    {
+        return own;
+    }
+    Ok((client, access))
+}
+
+/// The same without a server of this user's own.
+pub(super) fn configured(arguments: &ServerArguments) -> Result<(Client, Access), CommandFailure> {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = match location() {
         Some(path) => read(&path)?,

@@ -1,11 +1,12 @@
 //! Operations on runs for clients: start, list, read and follow. See `tell` for those that change one.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::model::RouteName;
 use saggar_domain::net::Rules;
-use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState};
+use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState, WorkspaceName};
 use saggar_engine::{
     AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run, ToolSpec, WhenUncertain,
 };
@@ -37,6 +38,7 @@ pub struct Runs {
     store: Store,
     hub: Hub,
     models: Option<Gateway>,
+    workspaces: Option<Arc<BTreeSet<WorkspaceName>>>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,13 +51,19 @@ pub struct NewRun {
 impl Runs {
     /// Workers of this process share the hub.
     pub fn new(store: Store, hub: Hub) -> Self {
-        Self { store, hub, models: None }
+        Self { store, hub, models: None, workspaces: None }
     }
 
     /// The models that runs may use. Without this, a route that doesn't exist is found out at its first call.
     #[must_use]
     pub fn with_models(self, models: Gateway) -> Self {
         Self { models: Some(models), ..self }
+    }
+
+    /// The operator's directories that runs may name. Without this, one that doesn't exist is found out at its first command.
+    #[must_use]
+    pub fn with_workspaces(self, names: impl IntoIterator<Item = WorkspaceName>) -> Self {
+        Self { workspaces: Some(Arc::new(names.into_iter().collect())), ..self }
     }
 
     pub(super) fn store(&self) -> &Store {
@@ -73,6 +81,7 @@ impl Runs {
         let mut agent = new.agent;
         check_agent(&agent)?;
         self.check_routes(&agent)?;
+        self.check_workspaces(&agent)?;
         self.check_secrets(permit.project(), &agent).await?;
         agent.task = shelve(&self.store, agent.task).await?;
         let others = agent.agents.values_mut().map(|other| &mut other.system);
@@ -225,6 +234,21 @@ impl Runs {
             };
             let message = format!("the server has no model {route:?}");
             return Err(Fault::Refused(Problem::new(Code::InvalidValue, message, help)));
+        }
+        Ok(())
+    }
+
+    fn check_workspaces(&self, agent: &AgentSpec) -> Result<(), Fault> {
+        let Some(known) = &self.workspaces else { return Ok(()) };
+        for name in agent.agents.values().chain([agent]).filter_map(|agent| agent.sandbox.workspace.as_ref()) {
+            if !known.contains(name) {
+                let name = name.as_str();
+                let message = format!("the server has no workspace {name:?}");
+                let help = format!(
+                    "the operator names them with the setting `workspaces`; a directory of your own is a path, such as ./{name}"
+                );
+                return Err(Fault::Refused(Problem::new(Code::InvalidValue, message, help)));
+            }
         }
         Ok(())
     }
