@@ -77,7 +77,7 @@ test('volumes', patience, async () => {
   assert.equal((await volume.updateMetadata('/deep/file', { mode: 0o600 })).mode & 0o777, 0o600)
   await volume.remove('/deep')
   assert.equal(await volume.exists('/deep'), false)
-  await assert.rejects(volume.readFile('/deep/file'), e2b.NotFoundError)
+  await assert.rejects(volume.readFile('/deep/file'), e2b.VolumePathNotFoundError)
   assert.equal(await e2b.Volume.destroy(volume.volumeId), true)
   assert.equal(await e2b.Volume.destroy(volume.volumeId), false)
 })
