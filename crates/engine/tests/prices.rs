@@ -15,7 +15,7 @@ use support::{Driven, agent, reply};
 fn tariff(output: u64) -> Box<Tariff> {
     let prices = Prices { input: Price(1_000_000), output: Price(output), ..Prices::default() };
     let rates = vec![Rate { prices, output_tokens_max: None }];
-    Box::new(Tariff { rates, at_once: 1, fixed_tokens: 1_000 })
+    Box::new(Tariff { rates, at_once: 1, retries: 0, fixed_tokens: 1_000 })
 }
 
 fn priced(budget: Budget, output: u64) -> Driven {

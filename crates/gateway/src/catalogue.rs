@@ -124,4 +124,9 @@ impl Route {
     pub fn all(&self) -> impl Iterator<Item = &Arc<Target>> {
         self.targets.iter().chain(&self.fallbacks)
     }
+
+    /// How many targets may answer the same call at once, and bill it.
+    pub fn at_once(&self) -> u32 {
+        if self.hedge_after.is_some() { 2 } else { 1 }
+    }
 }

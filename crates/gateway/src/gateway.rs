@@ -163,7 +163,10 @@ impl Gateway {
             call.is_limited = true;
             let price = |target: &Arc<Target>| target.prices.cost_at_most(input, output_of(&call.asked, target));
             let most = call.route.all().map(price).max().unwrap_or_default();
-            let amount = if call.route.hedge_after.is_some() { most.plus(most) } else { most };
+            // An attempt that comes to nothing may be billed for its prompt.
+            let prompt = call.route.all().map(|target| target.prices.cost_at_most(input, 0)).max().unwrap_or_default();
+            let lost = Micros(prompt.0.saturating_mul(u64::from(call.route.retries)));
+            let amount = Micros(most.plus(lost).0.saturating_mul(u64::from(call.route.at_once())));
             let (day, _) = self.0.world.now();
             let reservation = Reservation {
                 call: call.id.clone(),

@@ -83,14 +83,12 @@ impl Gateway {
         let route = self.route(&ModelAccess::All, route.as_str())?;
         let rates =
             route.all().map(|target| Rate { prices: target.prices, output_tokens_max: target.output_tokens_max });
-        let mut tariff = Tariff { rates: Vec::new(), at_once: 1, fixed_tokens: 0 };
+        let mut tariff =
+            Tariff { rates: Vec::new(), at_once: route.at_once(), retries: route.retries, fixed_tokens: 0 };
         for rate in rates {
             if !tariff.rates.contains(&rate) {
                 tariff.rates.push(rate);
             }
-        }
-        if route.hedge_after.is_some() {
-            tariff.at_once = 2;
         }
         Ok(tariff)
     }

@@ -127,8 +127,8 @@ async fn a_thousand_streams_that_are_left_in_the_middle_overshoot_a_budget_for_t
     let (provider, (slot, host)) = (Provider::start().await, bound());
     let world = TestWorld::new(slot, host);
     // Room for ten: each sets aside 120 · $15 and a prompt of a few tokens.
-    let budget = format!("{}\n[budgets.default]\ndollars = \"0.0195\"\n", catalogue("openai", provider.port, ""));
-    let gateway = gateway(&world, &budget);
+    let once = catalogue("openai", provider.port, "").replace("[models.m]", "[models.m]\nretries = 0");
+    let gateway = gateway(&world, &format!("{once}\n[budgets.default]\ndollars = \"0.0195\"\n"));
     let begun = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"some text of it\"}}]}\n\n";
     provider.always(vec![sse(begun), Act::WaitForClose]);
     let mut calls = JoinSet::new();
@@ -158,6 +158,44 @@ async fn a_thousand_streams_that_are_left_in_the_middle_overshoot_a_budget_for_t
     }
     let billed: u64 = bills.iter().map(|bill| bill.usage.cost.0).sum();
     assert!(world.spent() == Micros(billed) && billed > 0 && billed < 19_500, "{billed}");
+}
+
+#[tokio::test]
+async fn attempts_that_come_to_nothing_fit_the_budget_with_their_prompts() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    // A call has three attempts, one at each target, and each is billed for a prompt of about $0.003. What may be written costs next to
+    // nothing.
+    let target = |model: &str| format!("{{ provider = \"p\", model = \"{model}\", prices = {{ input = \"3\", output = \"15\" }} }}");
+    let file = format!(
+        "[providers.p]\nkind = \"openai\"\nurl = \"http://127.0.0.1:{}\"\nfirst_byte_timeout = \"50ms\"\n\
+         [models.m]\ntargets = [{}]\nfallbacks = [{}, {}]\n[budgets.default]\ndollars = \"0.06\"\n",
+        provider.port,
+        target("one"),
+        target("two"),
+        target("three"),
+    );
+    let gateway = gateway(&world, &file);
+    provider.always(vec![Act::WaitForClose]);
+    let body = json!({"model": "m", "stream": true, "max_tokens": 1, "messages": [{"role": "user", "content": "x".repeat(3_000)}]});
+    let mut calls = JoinSet::new();
+    for _ in 0..100 {
+        let (gateway, body) = (gateway.clone(), body.clone());
+        calls.spawn(async move { gateway.answer(caller(), ask(ClientWire::Chat, &body)).await });
+    }
+    let mut silent = 0;
+    while let Some(outcome) = calls.join_next().await {
+        match outcome.unwrap().unwrap_err().kind {
+            FailureKind::Timeout => silent += 1,
+            kind => assert!(matches!(kind, FailureKind::Budget | FailureKind::Overloaded), "{kind:?}"),
+        }
+    }
+    world.booked(silent).await;
+    assert!(silent > 0 && provider.requests().len() > silent, "some were tried again");
+    // The provider bills the prompt of each request that it got, at most as we count it.
+    let prompt = world.bills().iter().map(|bill| bill.usage.cost.0).max().unwrap() / 3;
+    let billed = provider.requests().len() as u64 * prompt;
+    assert!(prompt > 3_000 && billed <= 60_000 && world.spent() <= Micros(60_000), "{billed} {}", world.spent());
 }
 
 #[tokio::test]
