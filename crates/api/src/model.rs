@@ -67,12 +67,21 @@ pub struct ModelSpending {
 pub struct RouteSpending {
     /// Their number.
     pub calls: u64,
+    /// Calls whose tokens are in part an estimate, because the provider's count didn't come.
+    #[serde(default)]
+    pub estimated: u64,
     /// Tokens of prompts.
     pub input: u64,
     /// Of those, read from a provider's cache.
     pub cached: u64,
+    /// Of those, written to a provider's cache.
+    #[serde(default)]
+    pub written: u64,
     /// Tokens of replies.
     pub output: u64,
+    /// Of those, of reasoning.
+    #[serde(default)]
+    pub reasoning: u64,
     /// Their cost.
     pub micros: Micros,
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 use saggar_domain::ProjectId;
-use saggar_domain::model::{Micros, TokenUsage};
+use saggar_domain::model::{Micros, TokenUsage, UsageSource};
 use serde::{Deserialize, Serialize};
 
 use crate::column;
@@ -75,9 +75,13 @@ pub struct Spent {
 #[serde(default)]
 pub struct RouteSum {
     pub calls: u64,
+    /// Calls whose tokens are in part our own estimate.
+    pub estimated: u64,
     pub input: u64,
     pub cached: u64,
+    pub written: u64,
     pub output: u64,
+    pub reasoning: u64,
     pub micros: u64,
 }
 
@@ -123,11 +127,7 @@ impl Store {
             let is_known = account.routes.contains_key(&ended.route) || account.routes.len() < ROUTES_MAX;
             let route = if is_known { ended.route.clone() } else { String::new() };
             let sum = account.routes.entry(route).or_default();
-            sum.calls = sum.calls.saturating_add(1);
-            sum.input = sum.input.saturating_add(ended.usage.input);
-            sum.cached = sum.cached.saturating_add(ended.usage.cached_read);
-            sum.output = sum.output.saturating_add(ended.usage.output);
-            sum.micros = sum.micros.saturating_add(ended.usage.cost.0);
+            sum.add(&ended.usage);
             write(connection, &ended.project, &account)
         };
         self.write(Durability::Process, work).await
@@ -141,6 +141,24 @@ impl Store {
             set_aside: account.set_aside(),
             routes: account.routes,
         })
+    }
+}
+
+impl RouteSum {
+    fn add(&mut self, usage: &TokenUsage) {
+        let is_estimated = usage.source == UsageSource::Estimated;
+        for (sum, more) in [
+            (&mut self.calls, 1),
+            (&mut self.estimated, u64::from(is_estimated)),
+            (&mut self.input, usage.input),
+            (&mut self.cached, usage.cached_read),
+            (&mut self.written, usage.cache_write),
+            (&mut self.output, usage.output),
+            (&mut self.reasoning, usage.reasoning),
+            (&mut self.micros, usage.cost.0),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use saggar_api::client::Client;
 use saggar_api::{Model, ModelTarget};
-use saggar_domain::model::{Micros, Price, RouteName, TokenUsage};
+use saggar_domain::model::{Price, RouteName, TokenUsage};
 use serde_json::{Value, json};
 
 use super::arguments::{STATUS, ServerArguments};
@@ -48,15 +48,20 @@ async fn list(client: &Client, is_json: bool) -> CommandResult {
     }
     let mut rows = Vec::new();
     for model in &list.data {
-        let spent = list.spending.routes.get(model.id.as_str()).map_or(Micros::ZERO, |sum| sum.micros);
+        let sum = list.spending.routes.get(model.id.as_str()).copied().unwrap_or_default();
+        let tokens = format!("{} / {}", sum.input, sum.output);
         for (index, target) in model.details.targets.iter().enumerate() {
             let first = |text: String| if index == 0 { text } else { String::new() };
             let by = format!("{}/{}", target.provider, target.model);
             let prices = [target.prices.input, target.prices.output].map(dollars);
-            rows.push(vec![first(model.id.to_string()), prices.join(" / "), first(spent.to_string()), by]);
+            let (calls, spent) = (sum.calls.to_string(), sum.micros.to_string());
+            let row = [model.id.to_string(), calls, tokens.clone(), spent].map(first);
+            let [model, calls, tokens, spent] = row;
+            rows.push(vec![model, prices.join(" / "), calls, tokens, spent, by]);
         }
     }
-    print(aligned(&["MODEL", "$ PER M IN / OUT", "SPENT", "PROVIDER"], &rows, terminal_width()).as_bytes())?;
+    let head = ["MODEL", "$ PER M IN / OUT", "CALLS", "TOKENS IN / OUT", "SPENT", "PROVIDER"];
+    print(aligned(&head, &rows, terminal_width()).as_bytes())?;
     let spending = &list.spending;
     let budget = spending.budget_micros.map(|budget| format!(" of {budget}")).unwrap_or_default();
     print(
