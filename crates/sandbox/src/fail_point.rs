@@ -13,6 +13,15 @@ pub fn pass(point: &str) {
     let _ = point; // Without fail points the name is unused.
 }
 
+/// The same for a place that is passed again and again: its name has a number.
+#[inline]
+pub fn pass_numbered(point: &str, number: u64) {
+    #[cfg(debug_assertions)]
+    injected::pass(&format!("{point}/{number}"));
+    #[cfg(not(debug_assertions))]
+    let _ = (point, number); // As above.
+}
+
 #[cfg(debug_assertions)]
 mod injected {
     use std::sync::OnceLock;

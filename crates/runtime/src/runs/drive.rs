@@ -30,6 +30,7 @@ use super::lease::Belief;
 use super::request::{fetched, request_of};
 use super::stored_agent::read_entry;
 use super::under_way::{Doing, Reporting, UnderWay};
+use crate::fail_point::{pass, pass_numbered};
 
 /// A shorter wait is spent here: releasing a run and claiming it again costs more.
 const SAT_OUT: Duration = Duration::from_secs(2);
@@ -148,6 +149,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 Happened::Reported(reports) => {
                     // What ended together is recorded in one commit.
                     for (doing, report) in reports {
+                        // It was done, and nothing says so yet.
+                        pass_numbered("run/reported", doing.step);
                         let input = self.reported(&driven.run, doing, report).await;
                         if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
                             tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
@@ -299,6 +302,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
         }
         driven.head = target;
+        driven.run.open_steps().iter().for_each(|open| pass_numbered("run/open", open.step));
         if sandbox.is_some() {
             driven.recorded = sandbox;
         }
@@ -312,6 +316,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
 
     /// The run is over: releases its resources, after which no worker looks at it again.
     async fn finish(&self, driven: &Driven<E::Session>) -> Stopped {
+        pass("run/finished");
         if !driven.session.may_hold() && self.claimed.run.state != RunState::Finished {
             return Stopped::Finished;
         }
