@@ -6,6 +6,7 @@
 // Each test file links its own copy and uses a part of it.
 #![allow(dead_code)]
 
+pub mod serving;
 pub mod wires;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -26,11 +27,19 @@ pub struct Turn {
     /// As this wire says it; by default what fits the calls.
     pub stop: Option<String>,
     pub input: u64,
+    /// Of the input, read from a cache.
+    pub cached: u64,
     pub output: u64,
+    /// Of the output.
+    pub reasoning: u64,
     /// An answer of another kind: a status, header lines, and a body.
     pub instead: Option<(u16, String, String)>,
     /// The answer ends in the middle.
     pub is_torn: bool,
+    /// Nothing is answered; the client has to leave.
+    pub is_silent: bool,
+    /// The calls have the same id.
+    pub is_ambiguous: bool,
 }
 
 impl Turn {
@@ -51,8 +60,17 @@ impl Turn {
         Self { instead: Some((status, headers.to_owned(), body.to_owned())), ..Self::default() }
     }
 
+    /// A stream with these bytes.
+    pub fn streams(bytes: &str) -> Self {
+        Self::refused(200, "content-type: text/event-stream\r\n", bytes)
+    }
+
     pub fn torn(self) -> Self {
         Self { is_torn: true, ..self }
+    }
+
+    pub fn silent() -> Self {
+        Self { is_silent: true, ..Self::default() }
     }
 }
 
@@ -173,6 +191,9 @@ impl Inner {
             let turn = (self.says)(wires::replies_in(&asked.body), &asked);
             let path = asked.path.clone();
             self.asked.lock().expect("no test panics inside").push(asked);
+            if turn.is_silent {
+                return self.until_gone(&stream);
+            }
             if let Some((status, headers, body)) = turn.instead {
                 let length = body.len();
                 write!(stream, "HTTP/1.1 {status} X\r\n{headers}content-length: {length}\r\n\r\n{body}")?;
@@ -189,6 +210,15 @@ impl Inner {
             let cut = if turn.is_torn { rest.len() / 2 } else { rest.len() };
             return stream.write_all(rest[..cut].concat().as_bytes());
         }
+    }
+
+    /// Says nothing until the client leaves.
+    fn until_gone(&self, stream: &TcpStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let gone = stream.peek(&mut [0])?;
+        assert_eq!(gone, 0, "it says more than its request");
+        self.left.fetch_add(1, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Whether the client is still there when answers may go on.

@@ -37,6 +37,7 @@ fn data(event: &Value) -> String {
 }
 
 fn id(turn: &Turn, at: usize) -> String {
+    let at = if turn.is_ambiguous { 0 } else { at };
     format!("call_{}_{at}", turn.calls.len())
 }
 
@@ -57,7 +58,11 @@ fn chat(turn: &Turn) -> Vec<String> {
     let stop =
         turn.stop.clone().unwrap_or_else(|| if turn.calls.is_empty() { "stop" } else { "tool_calls" }.to_owned());
     events.push(data(&json!({"id": "c", "choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})));
-    let usage = json!({"prompt_tokens": turn.input, "completion_tokens": turn.output});
+    let mut usage = json!({"prompt_tokens": turn.input, "completion_tokens": turn.output});
+    if turn.cached + turn.reasoning > 0 {
+        usage["prompt_tokens_details"] = json!({"cached_tokens": turn.cached});
+        usage["completion_tokens_details"] = json!({"reasoning_tokens": turn.reasoning});
+    }
     events.push(data(&json!({"id": "c", "choices": [], "usage": usage})));
     events.push("data: [DONE]\n\n".to_owned());
     events
@@ -92,7 +97,11 @@ fn responses(turn: &Turn) -> Vec<String> {
         events.push(data(&json!({"type": "response.output_item.done", "output_index": place, "item": done})));
         place += 1;
     }
-    let usage = json!({"input_tokens": turn.input, "output_tokens": turn.output});
+    let mut usage = json!({"input_tokens": turn.input, "output_tokens": turn.output});
+    if turn.cached + turn.reasoning > 0 {
+        usage["input_tokens_details"] = json!({"cached_tokens": turn.cached});
+        usage["output_tokens_details"] = json!({"reasoning_tokens": turn.reasoning});
+    }
     let mut end = json!({"type": "response.completed", "response": {"id": "r", "usage": usage}});
     if let Some(stop) = &turn.stop {
         end["type"] = json!("response.incomplete");
@@ -104,7 +113,9 @@ fn responses(turn: &Turn) -> Vec<String> {
 
 fn anthropic(turn: &Turn) -> Vec<String> {
     let event = |event: Value| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().expect("it has one"));
-    let usage = json!({"input_tokens": turn.input, "output_tokens": 1});
+    // What is read from the cache is counted apart.
+    let usage =
+        json!({"input_tokens": turn.input - turn.cached, "cache_read_input_tokens": turn.cached, "output_tokens": 1});
     let mut events = vec![event(json!({"type": "message_start", "message": {"id": "m", "usage": usage}}))];
     let mut index = 0;
     let mut block = |start: Value, deltas: Vec<Value>| {
