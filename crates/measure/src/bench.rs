@@ -23,6 +23,7 @@ mod contender;
 mod e2b;
 pub mod egress;
 mod idle;
+mod models;
 mod options;
 pub mod report;
 mod rounds;
@@ -92,6 +93,12 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     if options.wants(Part::Code) {
         let report = code::measure(&options, &saggar).context("measuring code contexts")?;
         publish(&options, root, (DOCUMENT, "bench --only code"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Models) {
+        let peers = target_directory(root).join("peers");
+        let report = models::measure(&options, &saggar, &peers).context("measuring the model gateway")?;
+        publish(&options, root, (DOCUMENT, "bench --only models"), &report.text())?;
         targets.extend(report.targets);
     }
     let is_short = targets.iter().any(|target: &Target| target.verdict() != Verdict::Met);

@@ -97,7 +97,24 @@ impl Client {
         self.forget_if_broken(outcome)
     }
 
+    /// Sends a request, and passes on each piece of the answer's body as it arrives. Returns the status.
+    pub fn follow(&mut self, ask: Ask<'_>, mut take: impl FnMut(&[u8])) -> io::Result<u16> {
+        let outcome = self.try_send(ask).and_then(|connection| {
+            let head = Head::read(connection)?;
+            read_body(connection, head.body, |piece| {
+                take(piece);
+                Ok(())
+            })?;
+            Ok(head.status)
+        });
+        self.forget_if_broken(outcome)
+    }
+
     fn try_ask(&mut self, ask: Ask<'_>) -> io::Result<Answer> {
+        read_answer(self.try_send(ask)?)
+    }
+
+    fn try_send(&mut self, ask: Ask<'_>) -> io::Result<&mut BufReader<TcpStream>> {
         let Ask { method, path, json, idempotency_key } = ask;
         let mut wire = self.head(method, path);
         if let Some(key) = idempotency_key {
@@ -115,7 +132,7 @@ impl Client {
         let connection = self.connection()?;
         // In one piece, so that the server needn't wait for the rest of it.
         connection.get_mut().write_all(wire.as_bytes())?;
-        read_answer(connection)
+        Ok(connection)
     }
 
     fn try_upload(&mut self, path: &str, file: &mut File, length: u64) -> io::Result<Answer> {

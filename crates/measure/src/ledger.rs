@@ -194,7 +194,7 @@ fn answer_all(stream: TcpStream, book: &Book) {
 }
 
 /// The same for the same body, and spread over bodies.
-fn slowness(body: &str, most: u64) -> u64 {
+pub fn slowness(body: &str, most: u64) -> u64 {
     let mixed = body.bytes().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
     if most == 0 { 0 } else { mixed % (most + 1) }
 }

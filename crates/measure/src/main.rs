@@ -16,6 +16,7 @@ mod ledger;
 mod machine;
 mod patience;
 mod processes;
+mod provider;
 mod runs;
 mod serving;
 mod signal;
@@ -26,7 +27,7 @@ const USAGE: &str = "\
 usage: cargo measure <what>
 
 what:
-  bench    the cost of sandboxes and durable runs, side by side with their peers (bench --help)
+  bench    the cost of sandboxes, durable runs and model calls, side by side with their peers (bench --help)
   soak     thousands of sandboxes and killed servers: is anything left behind or lost? (soak --help)
   compare  the portable half of the conformance suite on other runtimes (compare --help)
 ";
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         ["soak", options @ ..] => soak::run(options),
         ["compare", options @ ..] => compare::run(options),
         [bench::egress::CHORE, options @ ..] => bench::egress::inside(options),
+        [provider::CHORE] => provider::serve_alone().map(|()| ExitCode::SUCCESS),
         [ledger::CHORE] => ledger::serve_alone().map(|()| ExitCode::SUCCESS),
         ["help" | "--help" | "-h"] => {
             print!("{USAGE}");

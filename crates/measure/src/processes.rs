@@ -36,7 +36,15 @@ pub fn running(program: &Path, all: &[Process]) -> BTreeSet<u32> {
 
 /// The same, with all their descendants.
 pub fn tree_of(program: &Path, all: &[Process]) -> BTreeSet<u32> {
-    let mut found = running(program, all);
+    with_descendants(running(program, all), all)
+}
+
+/// A process with all its descendants.
+pub fn family_of(pid: u32, all: &[Process]) -> BTreeSet<u32> {
+    with_descendants([pid].into(), all)
+}
+
+fn with_descendants(mut found: BTreeSet<u32>, all: &[Process]) -> BTreeSet<u32> {
     loop {
         let before = found.len();
         let children: Vec<u32> =
@@ -64,6 +72,12 @@ pub fn pss_kib(pid: u32) -> Option<f64> {
 pub fn rss_kib(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     kib_of(&text, "VmRSS:")
+}
+
+/// The most that was ever resident, in KiB.
+pub fn peak_kib(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    kib_of(&text, "VmHWM:")
 }
 
 /// Number of open descriptors.

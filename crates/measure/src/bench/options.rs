@@ -10,8 +10,8 @@ pub const USAGE: &str = "\
 usage: cargo measure bench [options]
 
   --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client),
-                    `runs` (durable runs), `egress` (the network boundary), `templates` (images)
-                    or `code` (contexts of the code interpreter); default: all
+                    `runs` (durable runs), `egress` (the network boundary), `templates` (images),
+                    `code` (contexts of the code interpreter) or `models` (the model gateway); default: all
   --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
@@ -26,6 +26,7 @@ usage: cargo measure bench [options]
   --long N          steps of a long run (10000; 0 skips it)
   --parked N        parked runs while the server is killed (1000)
   --failovers N     kills of a worker, and as many of the server (10)
+  --calls N         model calls of each kind in a round (1000)
   --drop-caches     drop the kernel's caches before each reading of memory (root; disturbs the machine)
   --saggar PATH     the binary to measure (default: builds a release)
   --write           put the numbers into docs/benchmarks.md, those of durable runs into docs/durability.md
@@ -52,6 +53,8 @@ pub enum Part {
     Templates,
     /// Contexts of the code interpreter.
     Code,
+    /// The model gateway.
+    Models,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +89,8 @@ pub struct Options {
     pub parked: usize,
     /// Kills of a worker, and of the server.
     pub failovers: usize,
+    /// Model calls of each kind in a round.
+    pub calls: usize,
     /// Whether the kernel's caches are dropped before each reading of memory.
     pub drops_caches: bool,
     /// The binary; `None` builds it.
@@ -114,6 +119,7 @@ impl Default for Options {
             long: 10_000,
             parked: 1000,
             failovers: 10,
+            calls: 1000,
             drops_caches: false,
             saggar: None,
             writes: false,
@@ -138,6 +144,7 @@ impl Options {
                 "--long" => options.long = number(flag, rest.next())?,
                 "--parked" => options.parked = number(flag, rest.next())?,
                 "--failovers" => options.failovers = number(flag, rest.next())?,
+                "--calls" => options.calls = number(flag, rest.next())?,
                 "--rounds" => options.rounds = number(flag, rest.next())?,
                 "--runs" => options.runs = number(flag, rest.next())?,
                 "--runc-runs" => options.runc_runs = number(flag, rest.next())?,
@@ -151,9 +158,9 @@ impl Options {
                 _ => bail!("bench has no option \"{flag}\"\n\n{USAGE}"),
             }
         }
-        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, .. } =
+        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, calls, .. } =
             options;
-        let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers];
+        let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, calls];
         ensure!(!counts.contains(&0), "a median needs at least one value: rounds and runs start at 1");
         Ok(Asked::Run(options))
     }
@@ -172,7 +179,8 @@ fn part(name: &str) -> Result<Part> {
         "egress" => Ok(Part::Egress),
         "templates" => Ok(Part::Templates),
         "code" => Ok(Part::Code),
-        _ => bail!("--only takes run, server, e2b, runs, egress, templates or code, not \"{name}\""),
+        "models" => Ok(Part::Models),
+        _ => bail!("--only takes run, server, e2b, runs, egress, templates, code or models, not \"{name}\""),
     }
 }
 

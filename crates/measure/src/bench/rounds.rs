@@ -86,7 +86,7 @@ pub fn time_one(launcher: &Launcher, serial: usize, watchdog: &Watchdog) -> Resu
 ///
 /// Successive laps use all possible orders, so that no contender always follows the same one: a sandbox leaves work
 /// to the kernel that slows down the next contender.
-fn schedule(round: usize, runs: &[usize]) -> Vec<usize> {
+pub fn schedule(round: usize, runs: &[usize]) -> Vec<usize> {
     let laps = runs.iter().copied().max().unwrap_or(0);
     let mut turns = Vec::with_capacity(runs.iter().sum());
     for lap in 0..laps {
