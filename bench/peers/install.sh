@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What durable runs and the network boundary are measured against, in environments of their own below the build directory. Called by scripts/setup.sh bench.
+# What durable runs, the network boundary and the model gateway are measured against, in environments of their own below the build directory. Called by scripts/setup.sh bench.
 set -euo pipefail
 readonly HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly ROOT=$HERE/../..
@@ -16,3 +16,4 @@ ln -sfn "$(node -p process.execPath)" "$PLACE/node"
 cp "$HERE/restate.mjs" "$PLACE/restate/"
 python_environment "$PLACE/dbos" "$HERE/requirements.txt" "DBOS"
 python_environment "$PLACE/mitmproxy" "$HERE/mitmproxy.txt" "mitmproxy"
+python_environment "$PLACE/litellm" "$HERE/litellm.txt" "LiteLLM"

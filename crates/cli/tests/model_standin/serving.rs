@@ -19,6 +19,12 @@ pub fn server_with(standin: &Standin, more: &str, flags: &[&str]) -> Server {
     let file = models_file(&root, &standin.models_file(more));
     let file = file.to_str().expect("a name");
     let server = Server::start_in(root, &[&["--pool-max", "0", "--models-file", file], flags].concat());
+    secrets(&server);
+    server
+}
+
+/// Stores the providers' keys.
+pub fn secrets(server: &Server) {
     for (name, slot) in [("openai", json!("bearer")), ("anthropic", json!({ "header": { "name": "x-api-key" } }))] {
         let binding = json!({ "rules": [format!("api.{name}.com")], "slot": slot });
         let secret = json!({ "value": CANARY, "binding": binding }).to_string();
@@ -26,7 +32,6 @@ pub fn server_with(standin: &Standin, more: &str, flags: &[&str]) -> Server {
         let answer = server.request("PUT", &path, &["Content-Type: application/json"], secret.as_bytes());
         assert_eq!(answer.status, 201, "{}", answer.text());
     }
-    server
 }
 
 pub fn models_file(root: &Path, text: &str) -> PathBuf {
