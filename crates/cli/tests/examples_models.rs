@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use http::{Server, command, eventually, new_directory};
-use model_standin::serving::{secrets, models_file};
+use model_standin::serving::{models_file, secrets};
 use model_standin::{Standin, Turn};
 use runs::show;
 use serde_json::{Value, json};
@@ -17,7 +17,12 @@ use serde_json::{Value, json};
 const EXECUTOR: &str = "You read one file";
 
 fn example(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("two below the top").join("examples/agents").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("two below the top")
+        .join("examples/agents")
+        .join(name)
 }
 
 /// The turns of a script, as a provider says them.
@@ -26,9 +31,8 @@ fn script(path: &Path) -> Vec<Turn> {
     let script: Value = serde_json::from_str(&text).expect("JSON");
     let turn = |turn: &Value| {
         let calls = turn["calls"].as_array().into_iter().flatten();
-        let calls = calls.map(|call| {
-            (call["tool"].as_str().expect("a name").to_owned(), call["arguments"].to_string())
-        });
+        let calls =
+            calls.map(|call| (call["tool"].as_str().expect("a name").to_owned(), call["arguments"].to_string()));
         Turn { calls: calls.collect(), ..Turn::says(turn["text"].as_str().unwrap_or_default()) }
     };
     script["turns"].as_array().expect("a list").iter().map(turn).collect()
@@ -82,7 +86,14 @@ fn each_example_runs_on_a_real_wire_after_a_change_of_one_line() {
         let root = new_directory();
         let socket = root.join("socket");
         let file = models_file(&root, &standin.models_file(""));
-        let flags = ["--pool-max", "0", "--socket", socket.to_str().expect("a name"), "--models-file", file.to_str().expect("a name")];
+        let flags = [
+            "--pool-max",
+            "0",
+            "--socket",
+            socket.to_str().expect("a name"),
+            "--models-file",
+            file.to_str().expect("a name"),
+        ];
         let server = Server::start_in(root, &flags);
         secrets(&server);
         let (directory, changed) = with_route(name, route);

@@ -180,7 +180,9 @@ fn a_coding_agent_that_is_killed_twice_in_each_step_ends_as_one_that_was_left_al
             }),
             "delegate" => {
                 // The same of the child, whose steps are a model's, a program's, and the model's again.
-                for point in ["run/open/1", "run/reported/1", "run/open/2", "run/reported/2", "run/open/3", "run/reported/3"] {
+                for point in
+                    ["run/open/1", "run/reported/1", "run/open/2", "run/reported/2", "run/open/3", "run/reported/3"]
+                {
                     until_killed(&mut server, point, |_| {});
                 }
                 until_killed(&mut server, next, |_| {});

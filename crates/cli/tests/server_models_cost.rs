@@ -57,7 +57,9 @@ fn prices(model: &str) -> [u64; 4] {
 /// The provider's count: four bytes of the conversation are a token, and so are four of its text.
 fn counted(asked: &Asked, turn: Turn) -> Turn {
     let input = asked.body.to_string().len() as u64 / 4;
-    let output = 7 + turn.text.len() as u64 / 4 + turn.calls.iter().map(|(_, arguments)| arguments.len() as u64 / 4).sum::<u64>();
+    let output = 7
+        + turn.text.len() as u64 / 4
+        + turn.calls.iter().map(|(_, arguments)| arguments.len() as u64 / 4).sum::<u64>();
     // Anthropic's wire doesn't say what thinking has used.
     let reasoning = if asked.path == "/v1/messages" { 0 } else { 5 };
     Turn { input, cached: input / 3, output, reasoning, ..turn }
@@ -73,7 +75,10 @@ fn bill(ledger: &Ledger, asked: &Asked, turn: &Turn) {
     bill.cached += turn.cached;
     bill.output += turn.output;
     bill.reasoning += turn.reasoning;
-    let tenths = (turn.input - turn.cached) * input + turn.cached * cached + (turn.output - turn.reasoning) * output + turn.reasoning * reasoning;
+    let tenths = (turn.input - turn.cached) * input
+        + turn.cached * cached
+        + (turn.output - turn.reasoning) * output
+        + turn.reasoning * reasoning;
     // Each call is rounded up to a millionth.
     bill.tenths += tenths.div_ceil(10) * 10;
 }

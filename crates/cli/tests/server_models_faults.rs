@@ -105,9 +105,11 @@ fn what_a_provider_does_wrong_once_is_recorded_billed_and_made_good() {
 
 #[test]
 fn what_a_provider_refuses_for_good_ends_the_run_with_its_reason_and_costs_nothing() {
-    for (status, said, code, attempts) in
-        [(400, "bad schema", "invalid_request", 1), (404, "no such model", "not_found", 1), (500, "boom", "upstream", 3)]
-    {
+    for (status, said, code, attempts) in [
+        (400, "bad schema", "invalid_request", 1),
+        (404, "no such model", "not_found", 1),
+        (500, "boom", "upstream", 3),
+    ] {
         let body = json!({ "error": { "message": said } }).to_string();
         let standin = Standin::of(vec![Turn::refused(status, "", &body)]);
         let server = server(&standin, "");
@@ -139,7 +141,10 @@ fn calls_with_the_same_id_stay_apart() {
     assert_eq!(printed, [r#""one\n""#, r#""two\n""#]);
     let told = told(&standin);
     assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].to_string().contains("one") && told[1].to_string().contains("two"), "in the model's order: {told:?}");
+    assert!(
+        told[0].to_string().contains("one") && told[1].to_string().contains("two"),
+        "in the model's order: {told:?}"
+    );
     assert_ne!(told[0]["tool_call_id"], told[1]["tool_call_id"], "providers refuse two results for one id");
 }
 
@@ -197,6 +202,35 @@ fn control_characters_of_a_result_reach_the_journal_and_not_the_model() {
     assert!(text.chars().all(|c| !c.is_control() || c == '\n'), "{text:?}");
 }
 
+/// Peak memory of the server, in KiB.
+fn memory_most(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it runs");
+    let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("every process has one");
+    most.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+#[test]
+fn heavy_a_result_of_a_gibibyte_of_control_characters_is_cut_and_bounded_everywhere() {
+    let read = ("files".to_owned(), json!({ "op": "read", "path": "/tmp/big" }).to_string());
+    let standin = Standin::of(vec![
+        calling(vec![shell("truncate -s 1G /tmp/big")]),
+        calling(vec![read, shell("cat /tmp/big")]),
+        Turn::says("It is done."),
+    ]);
+    let server = server(&standin, "");
+    let run = begin(&server, &agent("chat", json!({ "tools": { "shell": {}, "files": {} } })));
+    until_completed(&server, &run);
+    let told = told(&standin);
+    let texts: Vec<&str> = told.iter().filter_map(|message| message["content"].as_str()).collect();
+    let [_, file, program] = texts.as_slice() else { panic!("{} results", texts.len()) };
+    assert!(file.contains("(truncated after 262144 bytes)") && file.len() < 300 << 10, "{}", file.len());
+    assert!(file.chars().all(|c| !c.is_control() || c == '\n'));
+    // 64 KiB are kept, each byte as six letters of JSON.
+    assert!(program.contains("\"bytes_dropped\":1073676288") && program.len() < 500 << 10, "{}", program.len());
+    let most = memory_most(&server);
+    assert!(most < 160 << 10, "the server had {most} KiB");
+}
+
 #[test]
 fn a_cancelled_run_ends_its_stream_at_once_and_what_came_is_billed() {
     let standin = Standin::of(vec![Turn::says("It is done.")]);
@@ -228,7 +262,11 @@ fn a_run_out_of_time_ends_its_stream_and_what_came_is_billed() {
     standin.until_held(1);
     standin.until_left(1);
     let finished = until_state(&server, &run, "finished");
-    assert_eq!((&finished["outcome"]["outcome"], &finished["outcome"]["budget"]), (&json!("budget_exceeded"), &json!("wall_ms")), "{finished}");
+    assert_eq!(
+        (&finished["outcome"]["outcome"], &finished["outcome"]["budget"]),
+        (&json!("budget_exceeded"), &json!("wall_ms")),
+        "{finished}"
+    );
     eventually("it is booked", || spending(&server)["set_aside_micros"] == 0);
     assert!(spent(&server) > 0);
 }

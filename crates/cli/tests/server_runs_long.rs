@@ -15,7 +15,7 @@ use runs::{begin, journal, until_completed};
 use serde_json::{Value, json};
 
 /// Turns in an ordinary test.
-const TURNS: usize = 200;
+const TURNS: usize = 100;
 /// Maximum memory of a server, in KiB, with a conversation of any length here.
 const MEMORY_KIB_MAX: u64 = 160 << 10;
 /// Maximum size of one turn in the journal: a reply, a call and its result, each intended and settled.

@@ -37,7 +37,8 @@ fn agent(ledger: &Ledger) -> Value {
     let program = |index| {
         shell(&format!("echo {index} >> /tmp/ledger; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went {index}"))
     };
-    let child = |index| json!({ "tool": "delegate", "arguments": { "task": format!("part {index}"), "agent": "helper" } });
+    let child =
+        |index| json!({ "tool": "delegate", "arguments": { "task": format!("part {index}"), "agent": "helper" } });
     let question = |index| json!({ "tool": "ask_human", "arguments": { "question": format!("{index}?") } });
     let mut calls: Vec<Value> = (0..KEYED).map(keyed).collect();
     calls.extend((0..PROGRAMS).map(program));
@@ -108,7 +109,8 @@ fn heavy_a_kill_with_twenty_open_steps_in_every_run_loses_nothing_and_does_nothi
     }
     for run in &begun {
         for step in FIRST + KEYED + PROGRAMS + CHILDREN..FIRST + OPEN {
-            let answer = json!({ "id": step.to_string(), "name": "answer", "question": step, "body": format!("answer {step}") });
+            let answer =
+                json!({ "id": step.to_string(), "name": "answer", "question": step, "body": format!("answer {step}") });
             let told = server.post(&format!("/api/v1/runs/{run}/signal"), &answer);
             assert_eq!(told.status, 202, "{}", told.text());
         }
@@ -130,7 +132,8 @@ fn check(server: &Server, run: &str) {
         let of_step: Vec<&Value> = settled.iter().filter(|entry| entry["step"] == step).collect();
         assert_eq!(of_step.len(), 1, "{run}: step {step} was settled once: {:#?}", journal(server, run));
         let result = &of_step[0]["result"];
-        let text = result["returned"]["content"]["text"].as_str().or(result["ended"]["outcome"]["answer"]["text"].as_str());
+        let text =
+            result["returned"]["content"]["text"].as_str().or(result["ended"]["outcome"]["answer"]["text"].as_str());
         text.unwrap_or_else(|| panic!("{run}: {result}")).to_owned()
     };
     for index in 0..OPEN {

@@ -63,8 +63,7 @@ pub fn serve_alone() -> Result<()> {
     io::stdout().flush()?;
     let accept = move || {
         for stream in listener.incoming().flatten() {
-            let answering =
-                std::thread::Builder::new().name("provider".into()).spawn(move || drop(answer_all(stream)));
+            let answering = std::thread::Builder::new().name("provider".into()).spawn(move || drop(answer_all(stream)));
             if let Err(error) = answering {
                 eprintln!("measure: the provider can't answer: {error}");
             }

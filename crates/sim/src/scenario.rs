@@ -53,6 +53,8 @@ pub struct ScenarioOutcome {
     pub ends: BTreeMap<RunId, Vec<String>>,
     /// Number of child runs.
     pub children: usize,
+    /// How often a worker took over a run with several open steps.
+    pub taken_over_amid_several: usize,
 }
 
 struct Life {
@@ -350,6 +352,7 @@ impl Simulation {
             self.kill(worker);
         }
         let mut ends = BTreeMap::new();
+        let mut taken_over_amid_several = 0;
         let (_, _, _, ledger) = self.world.close();
         for id in self.memory.ids() {
             let events = self.memory.events(&id, <[Event]>::to_vec);
@@ -357,6 +360,7 @@ impl Simulation {
                 self.world.violation(format!("{id}: {what}"));
             }
             ends.insert(id.clone(), end(&events));
+            taken_over_amid_several += taken_over(&events);
             for (run, letter) in self.told.iter().filter(|(run, _)| *run == id) {
                 let is_it = |event: &&Event| matches!(event, Event::SignalReceived { id, .. } if id == letter);
                 let times = events.iter().filter(is_it).count();
@@ -377,7 +381,8 @@ impl Simulation {
             self.world.violation(what);
         }
         let (trace, violations, calls, ledger) = self.world.close();
-        ScenarioOutcome { trace, violations, calls, ledger, ends, children: family.children() }
+        let children = family.children();
+        ScenarioOutcome { trace, violations, calls, ledger, ends, children, taken_over_amid_several }
     }
 
     /// Each question must have the answer that was given to it, even if other answers were repeated.
@@ -435,6 +440,17 @@ impl Simulation {
 
 fn answer_to(step: u64) -> String {
     format!("the answer to step {step}")
+}
+
+/// How many workers claimed a run while several of its steps were open.
+fn taken_over(events: &[Event]) -> usize {
+    let mut run = Run::new();
+    let mut count = 0;
+    for event in events {
+        count += usize::from(matches!(event, Event::Claimed { .. }) && run.open_steps().len() > 1);
+        run.apply(event);
+    }
+    count
 }
 
 /// The conversation and the outcome, without times and numbers of attempts.

@@ -166,7 +166,9 @@ async fn attempts_that_come_to_nothing_fit_the_budget_with_their_prompts() {
     let world = TestWorld::new(slot, host);
     // A call has three attempts, one at each target, and each is billed for a prompt of about $0.003. What may be written costs next to
     // nothing.
-    let target = |model: &str| format!("{{ provider = \"p\", model = \"{model}\", prices = {{ input = \"3\", output = \"15\" }} }}");
+    let target = |model: &str| {
+        format!("{{ provider = \"p\", model = \"{model}\", prices = {{ input = \"3\", output = \"15\" }} }}")
+    };
     let file = format!(
         "[providers.p]\nkind = \"openai\"\nurl = \"http://127.0.0.1:{}\"\nfirst_byte_timeout = \"50ms\"\n\
          [models.m]\ntargets = [{}]\nfallbacks = [{}, {}]\n[budgets.default]\ndollars = \"0.06\"\n",

@@ -34,7 +34,8 @@ pub fn measure(options: &Options, saggar: &Path, peers: &Path) -> Result<Report>
     let provider = Provider::start()?;
     let server = gateway(saggar, &provider, workplace.path())?;
     let calls = calls::measure(options, &provider, &server).context("timing calls one by one")?;
-    let rate = rate::measure(options, &provider, &server, peers, workplace.path()).context("counting calls a second")?;
+    let rate =
+        rate::measure(options, &provider, &server, peers, workplace.path()).context("counting calls a second")?;
     // A new server, so that its peak of memory is of the streams.
     drop(server);
     let streams = streams::measure(options, saggar, &provider, workplace.path()).context("following many streams")?;
@@ -56,9 +57,8 @@ fn serve(saggar: &Path, provider: &Provider, place: &Path, name: &str) -> Result
 
 fn models_file(provider: &Provider, place: &Path) -> Result<PathBuf> {
     let prices = r#"prices = { input = "3", output = "15" }"#;
-    let model = |name: &str| {
-        format!("[models.\"{name}\"]\ntargets = [{{ provider = \"p\", model = \"{name}\", {prices} }}]\n")
-    };
+    let model =
+        |name: &str| format!("[models.\"{name}\"]\ntargets = [{{ provider = \"p\", model = \"{name}\", {prices} }}]\n");
     let text = format!(
         "[providers.p]\nkind = \"compatible\"\nurl = \"http://{}/v1\"\n{}{}[budgets.default]\ndollars = 1000000\n",
         provider.address(),

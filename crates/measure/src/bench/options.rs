@@ -158,8 +158,9 @@ impl Options {
                 _ => bail!("bench has no option \"{flag}\"\n\n{USAGE}"),
             }
         }
-        let Self { rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, calls, .. } =
-            options;
+        let Self {
+            rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, calls, ..
+        } = options;
         let counts = [rounds, runs, runc_runs, idle_rounds, many_rounds, creates, at_once, steps, failovers, calls];
         ensure!(!counts.contains(&0), "a median needs at least one value: rounds and runs start at 1");
         Ok(Asked::Run(options))

@@ -40,7 +40,8 @@ impl LiteLlm {
         );
         let file = place.join("litellm.yaml");
         std::fs::write(&file, config).context("writing LiteLLM's configuration")?;
-        let address = TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).context("finding a free port")?;
+        let address =
+            TcpListener::bind("127.0.0.1:0").and_then(|held| held.local_addr()).context("finding a free port")?;
         let workers = std::thread::available_parallelism().map_or(1, usize::from).to_string();
         let log = File::create(place.join("litellm.log")).context("creating LiteLLM's log")?;
         let child = Command::new(home.join("python"))

@@ -43,13 +43,7 @@ impl Rate {
     }
 }
 
-pub fn measure(
-    options: &Options,
-    provider: &Provider,
-    server: &Serving,
-    peers: &Path,
-    place: &Path,
-) -> Result<Rate> {
+pub fn measure(options: &Options, provider: &Provider, server: &Serving, peers: &Path, place: &Path) -> Result<Rate> {
     let litellm = LiteLlm::start(peers, place, provider).map_err(|error| format!("LiteLLM: {error:#}"));
     let contenders = [
         Some((provider.address(), "none".to_owned())),

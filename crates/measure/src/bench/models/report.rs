@@ -101,7 +101,9 @@ fn rate_section(rate: &Rate) -> String {
         };
         table.add([&[(number + 1).to_string()], &speeds[..], &[ratio]].concat());
     }
-    format!("{CLIENTS} clients at once, which share the machine's CPUs with everything else here: calls a second.\n\n{table}")
+    format!(
+        "{CLIENTS} clients at once, which share the machine's CPUs with everything else here: calls a second.\n\n{table}"
+    )
 }
 
 fn streams_section(streams: &Streams) -> String {
@@ -109,7 +111,9 @@ fn streams_section(streams: &Streams) -> String {
     for (number, round) in streams.rounds.iter().enumerate() {
         table.add([&[(number + 1).to_string()], &round.map(|speed| format!("{speed:.2}"))[..]].concat());
     }
-    format!("{STREAMS} streams at once of {TOKENS} tokens at {PER_SECOND} a second: tokens a second of the slowest.\n\n{table}")
+    format!(
+        "{STREAMS} streams at once of {TOKENS} tokens at {PER_SECOND} a second: tokens a second of the slowest.\n\n{table}"
+    )
 }
 
 fn parallel_section(parallel: &Parallel) -> String {
