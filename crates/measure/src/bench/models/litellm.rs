@@ -95,6 +95,7 @@ impl Drop for LiteLlm {
         let family: Vec<u32> = family.into_iter().collect();
         // Some may end before they get the signal.
         let _ = send_signal(Signal::Kill, &family);
+        // It was among them.
         let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
