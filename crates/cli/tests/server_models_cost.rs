@@ -180,3 +180,56 @@ fn the_cost_of_every_route_is_what_its_provider_bills() {
     assert!(ours.input >= theirs.input, "{ours:?} {theirs:?}");
     assert_eq!(spending(&server)["set_aside_micros"], 0, "nothing stays set aside");
 }
+
+/// Clients at once, most of which are refused.
+const CROWD: usize = 400;
+
+#[test]
+fn a_crowd_of_streams_on_a_budget_for_ten_gets_ten_and_spends_no_more_when_half_of_them_are_killed() {
+    let standin = Standin::of(vec![Turn::says("This is an answer of some words.")]);
+    // Each sets aside 120 tokens at $15 a million, and a prompt of less than 60 at $3.
+    let server = server(&standin, "[budgets.default]\ndollars = \"0.02\"\n");
+    standin.hold(true);
+    let body =
+        json!({ "model": "chat", "stream": true, "max_tokens": 120, "messages": [{ "role": "user", "content": "x" }] })
+            .to_string();
+    let authorization = server.authorization();
+    let headers = [authorization.as_str(), "Content-Type: application/json"];
+    let mut crowd: Vec<_> = (0..CROWD).map(|_| server.connect()).collect();
+    for connection in &mut crowd {
+        http::send(connection, "POST", "/v1/chat/completions", &headers, body.as_bytes());
+    }
+    let mut open = Vec::new();
+    for connection in crowd {
+        let mut reader = std::io::BufReader::new(connection);
+        match http::read_head(&mut reader).0 {
+            200 => open.push(reader),
+            status => assert_eq!(status, 429, "refused for the budget"),
+        }
+    }
+    assert_eq!((open.len(), standin.asked().len()), (10, 10), "none is under way beyond the budget");
+    assert!(
+        standin
+            .asked()
+            .iter()
+            .all(|asked| asked.body["max_completion_tokens"] == 120 || asked.body["max_tokens"] == 120)
+    );
+    // Half of them are killed; the others come to their end.
+    standin.until_held(10);
+    open.truncate(5);
+    standin.until_left(5);
+    standin.hold(false);
+    for reader in &mut open {
+        let mut text = String::new();
+        while let Some(chunk) = http::read_chunk(reader) {
+            text.push_str(&String::from_utf8_lossy(&chunk));
+        }
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+    }
+    eventually("all are booked", || booked(&server, "chat").calls == 10);
+    let (sum, spent) = (route(&server, "chat"), spending(&server));
+    assert_eq!((&sum["estimated"], &spent["set_aside_micros"]), (&json!(5), &json!(0)), "{sum}");
+    // The five that ended were billed by the provider's count, at 100 and 10 tokens.
+    let spent = spent["spent_micros"].as_u64().expect("a number");
+    assert!(spent > 5 * 450 && spent < 20_000, "{spent}");
+}
