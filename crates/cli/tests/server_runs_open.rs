@@ -34,8 +34,10 @@ fn runs_wanted() -> usize {
 /// The agent that makes all of these calls at once.
 fn agent(ledger: &Ledger) -> Value {
     let keyed = |index| json!({ "tool": "http", "arguments": { "url": ledger.url, "body": index } });
+    // It reads one line of a pipe that it holds open itself, so that a line waits for whoever is late. Waiting costs nothing.
     let program = |index| {
-        shell(&format!("echo {index} >> /tmp/ledger; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo went {index}"))
+        let wait = "mkfifo /tmp/go 2>/dev/null; exec 3<>/tmp/go";
+        shell(&format!("{wait}; echo {index} >> /tmp/ledger; read line <&3; echo went {index}"))
     };
     let child =
         |index| json!({ "tool": "delegate", "arguments": { "task": format!("part {index}"), "agent": "helper" } });
@@ -61,7 +63,7 @@ fn agent(ledger: &Ledger) -> Value {
     } })
 }
 
-/// Waits until every step of every run is open, and nothing stands between a program and its end but `/tmp/go`.
+/// Waits until every step of every run is open, and nothing stands between a program and its end but a line in `/tmp/go`.
 fn until_open(server: &Server, begun: &[String]) {
     for run in begun {
         eventually(&format!("{OPEN} steps of {run} are open"), || {
@@ -104,8 +106,9 @@ fn heavy_a_kill_with_twenty_open_steps_in_every_run_loses_nothing_and_does_nothi
     }
     until_open(&server, &begun);
     ledger.hold(false);
+    let lines = "go\\n".repeat(PROGRAMS);
     for sandbox in sandboxes(&server) {
-        assert_eq!(server.sh(&sandbox, "touch /tmp/go")["exit_code"], 0, "{sandbox}");
+        assert_eq!(server.sh(&sandbox, &format!("printf '{lines}' > /tmp/go"))["exit_code"], 0, "{sandbox}");
     }
     for run in &begun {
         for step in FIRST + KEYED + PROGRAMS + CHILDREN..FIRST + OPEN {
