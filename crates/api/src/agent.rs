@@ -11,6 +11,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::object::only_from_an_object;
+use crate::run_files::AgentSnapshots;
 use crate::schema;
 
 /// An agent's definition.
@@ -58,6 +59,9 @@ pub struct Agent {
     /// What happens where a run would stop for a person.
     #[serde(default, skip_serializing_if = "AgentFallbacks::is_empty")]
     pub on: AgentFallbacks,
+    /// When snapshots of its sandbox are taken.
+    #[serde(default, skip_serializing_if = "AgentSnapshots::is_empty")]
+    pub snapshots: AgentSnapshots,
     /// Other agents that it and its children may start with `delegate`, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, SubAgent>,
@@ -93,6 +97,9 @@ pub struct SubAgent {
     /// What happens where a run would stop for a person.
     #[serde(default, skip_serializing_if = "AgentFallbacks::is_empty")]
     pub on: AgentFallbacks,
+    /// When snapshots of its sandbox are taken.
+    #[serde(default, skip_serializing_if = "AgentSnapshots::is_empty")]
+    pub snapshots: AgentSnapshots,
 }
 
 impl Agent {
@@ -128,6 +135,12 @@ impl Agent {
                 if let Err((message, help)) = tool.endpoint(name) {
                     return Some((format!("{at}{message}"), help));
                 }
+            }
+        }
+        let others = self.agents.iter().map(|(name, other)| (format!("agents.{name}."), &other.snapshots));
+        for (at, snapshots) in [(String::new(), &self.snapshots)].into_iter().chain(others) {
+            if let Some((message, help)) = snapshots.wrong() {
+                return Some((format!("{at}{message}"), help));
             }
         }
         let others = self.agents.values().map(|other| &other.model);
@@ -429,7 +442,7 @@ pub struct WhenUnanswered {
 }
 
 /// What happens after a crash in the middle of an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EffectClass {
     /// No side effects: it is repeated.

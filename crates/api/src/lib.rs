@@ -31,6 +31,7 @@ mod project_secret;
 pub mod read;
 pub mod route;
 mod run;
+mod run_files;
 mod sandbox;
 pub mod schema;
 mod secret;
@@ -78,6 +79,7 @@ pub use run::{
     RunBlock, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion, SignalRun, StartRun,
     StepDecision,
 };
+pub use run_files::{AgentSnapshots, RestoredFiles, RollBackRun, RolledBackRun, RunFiles, RunSnapshot, StaysDone};
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{
     Beginning, CodeLanguage, CodeStatus, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets,
@@ -91,6 +93,7 @@ pub use secret::Secret;
 pub use snapshot::{
     CreateSnapshot, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ImportSnapshot, ListSnapshots,
     RemovedSnapshot, RollBackSandbox, Snapshot, SnapshotChange, SnapshotChangeKind, SnapshotDiff, SnapshotList,
+    SnapshotOfRun,
 };
 pub use sse::{SSE_MEDIA_TYPE, ServerSentEvent, SseDecoder, TooLong};
 pub use stream::{ExecEvent, StreamQuery};

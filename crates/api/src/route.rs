@@ -107,6 +107,8 @@ pub const RUN_CANCEL: &str = "/api/v1/runs/{id}/cancel";
 pub const RUN_DECIDE: &str = "/api/v1/runs/{id}/steps/{step}/decide";
 /// Start a run from another's history.
 pub const RUN_FORK: &str = "/api/v1/runs/{id}/fork";
+/// Takes a run back to an earlier step.
+pub const RUN_ROLLBACK: &str = "/api/v1/runs/{id}/rollback";
 /// Replay a run.
 pub const RUN_REPLAY: &str = "/api/v1/runs/{id}/replay";
 /// Export a run as a fixture.

@@ -8,6 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::agent::Agent;
 use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
+use crate::run_files::RunFiles;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -80,6 +81,10 @@ pub struct Run {
     /// Its sandbox.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,
+    /// Its snapshots, and where its files come from. Absent if it has taken none and is no fork of one that has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub files: Option<RunFiles>,
     /// How it ended: `{"outcome": "completed", …}`, or another outcome with its details.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,

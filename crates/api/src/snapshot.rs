@@ -1,7 +1,7 @@
 //! Snapshots of sandboxes: take, list, read, remove; and forks of sandboxes.
 
 use saggar_domain::template::ContentDigest;
-use saggar_domain::{SandboxId, SnapshotId, TemplateName, Timeout};
+use saggar_domain::{RunId, SandboxId, SnapshotId, TemplateName, Timeout};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -49,6 +49,10 @@ pub struct Snapshot {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::SnapshotId>, nullable = false)]
     pub parent_id: Option<SnapshotId>,
+    /// The step of a run that took it, to go back to. It is removed when no run needs it any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub of_run: Option<SnapshotOfRun>,
     /// Labels for finding it again.
     #[schema(value_type = schema::TextMap)]
     pub labels: Labels,
@@ -70,6 +74,16 @@ pub struct Snapshot {
     /// The live sandboxes that were started from it.
     #[schema(value_type = Vec<schema::SandboxId>)]
     pub used_by: Vec<SandboxId>,
+}
+
+/// A step of a run that took a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SnapshotOfRun {
+    /// The run.
+    #[schema(value_type = schema::RunId)]
+    pub run_id: RunId,
+    /// The number of the step.
+    pub step: u64,
 }
 
 /// Which snapshots to list.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{SandboxId, SnapshotId};
+use crate::id::{RunId, SandboxId, SnapshotId};
 use crate::label::Labels;
 use crate::name::TemplateName;
 use crate::template::TemplateId;
@@ -47,6 +47,16 @@ pub struct SnapshotFacts {
     /// Whether it was taken for forks alone. Such a one isn't listed, and goes with the last sandbox that started from it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_for_forks: bool,
+    /// The run that took it, to go back to. It is kept for as long as that run or a fork of it needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of_run: Option<OfRun>,
+}
+
+/// The step of a run that took a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OfRun {
+    pub run: RunId,
+    pub step: u64,
 }
 
 impl SnapshotRecord {
@@ -105,6 +115,7 @@ mod tests {
             bytes: 1,
             entries: 2,
             is_for_forks: false,
+            of_run: None,
         };
         let record = SnapshotRecord::new(id.clone(), TemplateId::of(b"x"), facts);
         let document = serde_json::to_string(&record).unwrap();

@@ -13,6 +13,7 @@ use crate::budget::Budget;
 use crate::effect::Class;
 use crate::fallback::Fallbacks;
 use crate::retry::RetryPolicy;
+use crate::snapshots::SnapshotRules;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -49,6 +50,9 @@ pub struct AgentSpec {
     /// What happens where the run would stop for a person.
     #[serde(default, skip_serializing_if = "Fallbacks::is_default")]
     pub on: Fallbacks,
+    /// When snapshots of its sandbox are taken.
+    #[serde(default, skip_serializing_if = "SnapshotRules::is_empty")]
+    pub snapshots: SnapshotRules,
     /// Other agents that it and its children may start, by name. A started agent inherits this map; its own is
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -122,6 +126,9 @@ pub struct ToolSpec {
     /// Whether calls of one reply may be made beside each other. A tool of class `once` is always alone.
     #[serde(default, skip_serializing_if = "is_false")]
     pub is_parallel: bool,
+    /// Whether its calls may change the files of the run's sandbox. Set by the server, which knows its tools.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub uses_sandbox: bool,
 }
 
 /// Maximum breadth of a run, whatever its agent says.

@@ -119,7 +119,11 @@ impl Effect {
     pub fn child(&self) -> Option<&RunId> {
         match self {
             Self::Delegate { child, .. } => Some(child),
-            Self::CallModel { .. } | Self::CallTool { .. } | Self::Wait { .. } | Self::AskHuman { .. } => None,
+            Self::CallModel { .. }
+            | Self::CallTool { .. }
+            | Self::Wait { .. }
+            | Self::AskHuman { .. }
+            | Self::TakeSnapshot => None,
         }
     }
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::Body;
 use crate::budget::Budget;
 use crate::built_in::BuiltIn;
+use crate::snapshots::Restored;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
@@ -47,10 +48,12 @@ pub enum Effect {
         /// The child's budget, which covers its own children. All of it is reserved.
         budget: Budget,
     },
+    /// Take a snapshot of the run's sandbox.
+    TakeSnapshot,
 }
 
 /// What happens after a crash in the middle of an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// No side effects: redo it.
@@ -94,11 +97,14 @@ pub struct ToolResult {
     /// What the call asked of the network, as far as we made its connections. Not shown to the model.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub network: Vec<NetDecision>,
+    /// Nothing was done, because the sandbox had been lost. The one that replaces it has these files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restored: Option<Box<Restored>>,
 }
 
 impl ToolResult {
     pub fn new(content: Body, is_error: bool) -> Self {
-        Self { content, is_error, network: Vec::new() }
+        Self { content, is_error, network: Vec::new(), restored: None }
     }
 }
 

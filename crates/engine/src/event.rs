@@ -16,6 +16,7 @@ use crate::effect::{Class, Effect, ToolResult, Usage};
 use crate::input::{Decision, EffectFailure};
 use crate::reply::ModelReply;
 use crate::rules::Rules;
+use crate::snapshots::Restored;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -42,6 +43,23 @@ pub enum Event {
         /// Whether the open call is done again, with a key of the fork's own. Before version 3 it was dropped.
         #[serde(default, skip_serializing_if = "is_false")]
         does_again: bool,
+        /// The files that it begins with; `None` if they were not restored.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        files: Option<Restored>,
+        at: Timestamp,
+    },
+    /// The run goes on from an earlier step, as a new generation. What has been spent stays spent, and what was done to
+    /// the outside world stays done.
+    RolledBack {
+        /// The last step that counts. Numbers of steps go on, so each stays unique.
+        to: u64,
+        /// Higher than the one before, so that every later key is new.
+        generation: u32,
+        /// A message given with it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Body>,
+        /// The files that it goes on with.
+        files: Restored,
         at: Timestamp,
     },
     /// A worker has taken the lease.
@@ -76,7 +94,7 @@ pub enum Event {
         result: Settled,
         #[serde(default)]
         usage: Usage,
-        /// A snapshot of the sandbox at this position, if there is one.
+        /// The snapshot that the step took.
         #[serde(default)]
         snapshot: Option<String>,
         at: Timestamp,
@@ -169,6 +187,8 @@ pub enum Settled {
     /// The last attempt failed: the model gets the reason.
     GaveUp(EffectFailure),
     Ended(ChildEnd),
+    /// The files of the sandbox are kept in a snapshot; in none if there is no sandbox.
+    Kept,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,6 +224,7 @@ impl Event {
         match self {
             Self::RunStarted { at, .. }
             | Self::Forked { at, .. }
+            | Self::RolledBack { at, .. }
             | Self::Claimed { at, .. }
             | Self::Priced { at, .. }
             | Self::StepIntended { at, .. }
@@ -236,6 +257,7 @@ impl Event {
             | Self::StepAbandoned { step, .. } => Some(*step),
             Self::RunStarted { .. }
             | Self::Forked { .. }
+            | Self::RolledBack { .. }
             | Self::Claimed { .. }
             | Self::Priced { .. }
             | Self::SignalReceived { .. }
@@ -249,6 +271,7 @@ impl Event {
         match self {
             Self::RunStarted { .. } => "run_started",
             Self::Forked { .. } => "forked",
+            Self::RolledBack { .. } => "rolled_back",
             Self::Claimed { .. } => "claimed",
             Self::Priced { .. } => "priced",
             Self::StepIntended { .. } => "step_intended",

@@ -1,8 +1,8 @@
 //! Inputs: requests and reports to a run. Everything from outside the run enters here.
 
-use saggar_domain::RunId;
 use saggar_domain::model::Tariff;
 use saggar_domain::net::NetDecision;
+use saggar_domain::{RunId, SnapshotId};
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
@@ -11,6 +11,7 @@ use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{ToolResult, Usage};
 use crate::reply::ModelReply;
 use crate::rules::Rules;
+use crate::snapshots::Restored;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
@@ -31,6 +32,14 @@ pub enum Input {
         is_logical_only: bool,
         /// Whether the open call is done again.
         does_again: bool,
+        /// The files that it begins with; `None` if they are not restored.
+        files: Option<Restored>,
+    },
+    /// Go on from the end of an earlier step.
+    RollBack {
+        step: u64,
+        /// A message given with it.
+        message: Option<Body>,
     },
     /// A worker has taken the lease. A step that the previous worker left open is settled by its class.
     Claim {
@@ -89,6 +98,10 @@ pub enum Report {
         result: ToolResult,
         /// A snapshot of the sandbox after the call.
         snapshot: Option<String>,
+    },
+    /// The snapshot was taken; `None` if there is no sandbox.
+    Kept {
+        snapshot: Option<SnapshotId>,
     },
     /// It failed, and certainly had no effect.
     Failed {
@@ -181,6 +194,11 @@ pub enum Rejected {
     /// A fork would redo an effect that may be done only once.
     #[error("the outcome of step {step} is unknown and needs a human's decision: a fork can't continue from there")]
     Undecided { step: u64 },
+    /// Steps were open at its end, it is not settled, or an earlier rollback has undone it.
+    #[error("the run can't go back to step {step}: it isn't over, other steps were open at its end, or it was undone before{}", before(*nearest))]
+    NoWayBack { step: u64, nearest: Option<u64> },
+    #[error("the files of step {step} can't be restored: no snapshot that the run keeps was taken before it{}", before(*nearest))]
+    NoFiles { step: u64, nearest: Option<u64> },
     #[error("the run has finished")]
     Finished,
     /// An input came before the run's start, or the run was started twice.
@@ -192,4 +210,8 @@ pub enum Rejected {
     /// The agent's definition is invalid.
     #[error("the agent is invalid: {0}")]
     InvalidAgent(String),
+}
+
+fn before(nearest: Option<u64>) -> String {
+    nearest.map_or_else(String::new, |nearest| format!("; it can go back to step {nearest}"))
 }

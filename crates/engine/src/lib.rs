@@ -29,6 +29,7 @@ mod reply;
 mod retry;
 mod rules;
 mod run;
+mod snapshots;
 
 pub use agent::{AgentIdentity, AgentSpec, ModelRef, OPEN_STEPS_DEFAULT, OPEN_STEPS_MAX, OwnDirectory, ToolSpec};
 pub use body::{BODY_INLINE_MAX, Body};
@@ -46,3 +47,4 @@ pub use reply::{ModelReply, Said, SaidPart};
 pub use retry::RetryPolicy;
 pub use rules::Rules;
 pub use run::{ANSWER, Attempt, MESSAGE, Message, OpenStep, Pending, RESULT_MARKS_LEN, Run, RunStatus, Work};
+pub use snapshots::{KeptFiles, Restored, RestoredAt, RunFiles, SNAPSHOTS_KEPT, SnapshotRules};

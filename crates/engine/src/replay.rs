@@ -4,7 +4,7 @@
 //! events with those recorded. A difference means that the engine's behaviour has changed, or that the journal was
 //! edited.
 
-use saggar_domain::Timestamp;
+use saggar_domain::{SnapshotId, Timestamp};
 
 use crate::budget::BudgetName;
 use crate::effect::Effect;
@@ -83,13 +83,15 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
         Event::RunStarted { run, agent, child_of, .. } => {
             Some(Input::Start { run: run.clone(), agent: agent.clone(), child_of: child_of.clone() })
         }
-        Event::Forked { run, generation, message, is_logical_only, does_again, .. } => Some(Input::Fork {
+        Event::Forked { run, generation, message, is_logical_only, does_again, files, .. } => Some(Input::Fork {
             run: run.clone(),
             generation: *generation,
             message: message.clone(),
             is_logical_only: *is_logical_only,
             does_again: *does_again,
+            files: files.clone(),
         }),
+        Event::RolledBack { to, message, .. } => Some(Input::RollBack { step: *to, message: message.clone() }),
         Event::Claimed { epoch, rules, .. } => Some(Input::Claim { epoch: *epoch, rules: *rules }),
         Event::Priced { tariff, .. } => Some(Input::Priced(tariff.clone())),
         Event::SignalReceived { id, name, body, question, .. } => {
@@ -115,6 +117,9 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
             (Settled::Returned(result), _) => {
                 reported(Report::Returned { result: result.clone(), snapshot: snapshot.clone() }, 0)
             }
+            (Settled::Kept, _) => {
+                reported(Report::Kept { snapshot: snapshot.as_deref().and_then(SnapshotId::parse) }, 0)
+            }
             (Settled::Ended(end), _) => Some(Input::ChildEnded(end.clone())),
             (Settled::GaveUp(failure), _) => reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0),
         },
@@ -138,14 +143,16 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
         // If a fork cut off the final event, any input that abandons a step fits.
         Event::StepAbandoned { .. } => {
             let end = rest.iter().find(|event| !matches!(event, Event::StepAbandoned { .. }));
-            Some(end.and_then(finish_input).unwrap_or(Input::Cancel))
+            Some(end.and_then(ending_input).unwrap_or(Input::Cancel))
         }
-        Event::RunFinished { .. } => finish_input(first),
+        Event::RunFinished { .. } => ending_input(first),
     }
 }
 
-fn finish_input(finished: &Event) -> Option<Input> {
-    match finished {
+/// The input that ends the run or what is open in it.
+fn ending_input(end: &Event) -> Option<Input> {
+    match end {
+        Event::RolledBack { to, message, .. } => Some(Input::RollBack { step: *to, message: message.clone() }),
         Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }, .. } => {
             Some(Input::Tick)
         }

@@ -18,6 +18,7 @@
 //! nothing is open in a run that has finished.
 
 mod apply;
+mod back;
 mod conversation;
 mod decide;
 mod kept;
@@ -40,6 +41,8 @@ use crate::child::ChildOf;
 use crate::event::{Event, RunOutcome};
 use crate::repeats::Repeats;
 use crate::rules::Rules;
+use crate::snapshots::{Restored, RunFiles, Snapshots};
+use back::Marks;
 use conversation::Conversation;
 use kept::Kept;
 
@@ -82,6 +85,12 @@ pub struct Run {
     signal_ids: VecDeque<String>,
     known_signals: BTreeSet<String>,
     is_paused: bool,
+    // The answer of a run that takes a last snapshot before it ends.
+    final_answer: Option<Body>,
+    snapshots: Snapshots,
+    marks: Marks,
+    // Generations of this run before it was rolled back.
+    earlier_generations: Vec<u32>,
     outcome: Option<RunOutcome>,
 }
 
@@ -183,6 +192,21 @@ impl Run {
     /// What its model's calls may come to, as far as its journal says.
     pub fn tariff(&self) -> Option<&Tariff> {
         self.tariff.as_deref()
+    }
+
+    /// Its snapshots, and where its files come from.
+    pub fn files(&self) -> &RunFiles {
+        &self.snapshots.files
+    }
+
+    /// What a sandbox starts with that this step needs, if the run has none.
+    pub fn restorable(&self, for_step: u64) -> Restored {
+        self.snapshots.restorable(for_step)
+    }
+
+    /// The generations that it had before it was rolled back.
+    pub fn earlier_generations(&self) -> &[u32] {
+        &self.earlier_generations
     }
 
     /// `None` while it isn't finished.

@@ -172,7 +172,8 @@ fn a_fork_between_a_signal_and_the_end_of_the_wait_has_the_signal() {
     let mut fork = Driven { run: Default::default(), journal: driven.journal[..=at].to_vec(), now: driven.now };
     fork.run = saggar_engine::Run::from_events(&fork.journal);
     let run = saggar_domain::RunId::from_random([8; 16]);
-    let as_fork = Input::Fork { run, generation: 1, message: None, is_logical_only: true, does_again: true };
+    let as_fork =
+        Input::Fork { run, generation: 1, message: None, is_logical_only: true, does_again: true, files: None };
     fork.input(as_fork).unwrap();
     fork.input(Input::claim(1)).unwrap();
     assert_eq!(told(&fork), ["green"]);

@@ -121,7 +121,7 @@ fn fork(driven: &Driven) -> Result<Driven, Rejected> {
     let (run, journal) = (Run::from_events(&driven.journal), driven.journal.clone());
     let mut fork = Driven { run, journal, now: driven.now };
     let (run, message) = (RunId::from_random([9; 16]), None);
-    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true })?;
+    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true, files: None })?;
     fork.input(Input::claim(1)).unwrap();
     Ok(fork)
 }
@@ -167,7 +167,8 @@ fn forks_of_older_journals_drop_the_open_call_as_they_did() {
     let driven = under_way("keyed");
     let mut fork = Driven { run: driven.run.clone(), journal: driven.journal.clone(), now: driven.now };
     let (run, message) = (RunId::from_random([9; 16]), None);
-    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: false }).unwrap();
+    fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: false, files: None })
+        .unwrap();
     fork.input(Input::Claim { epoch: 1, rules: Rules::FIRST }).unwrap();
     assert!(matches!(fork.run.pending().next().unwrap().work, Work::CallTool(call) if call.tool == "pure"));
     fork.check();

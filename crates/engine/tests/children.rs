@@ -248,7 +248,8 @@ fn a_fork_starts_its_own_child_where_one_was_under_way_and_reads_what_was_record
     let fork = |past: Vec<Event>| {
         let mut fork = Driven { run: Run::from_events(&past), journal: past, now: driven.now };
         let (run, message) = (RunId::from_random([9; 16]), None);
-        fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true }).unwrap();
+        fork.input(Input::Fork { run, generation: 1, message, is_logical_only: true, does_again: true, files: None })
+            .unwrap();
         fork.input(Input::claim(1)).unwrap();
         fork.check();
         fork

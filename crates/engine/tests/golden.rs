@@ -109,3 +109,30 @@ fn several_open_steps_are_read_and_mean_what_they_meant() {
     let most = (1..events.len()).map(|end| Run::from_events(&events[..end]).open_steps().len()).max();
     assert_eq!(most, Some(4), "so many were open at once");
 }
+
+/// Snapshots, a lost sandbox, a fork with files and a rollback, which version 4 added as well.
+const V4_SNAPSHOTS: &str = include_str!("../journals/v4_snapshots.jsonl");
+
+#[test]
+fn snapshots_and_rollbacks_are_read_and_mean_what_they_meant() {
+    let names = [
+        "claimed",
+        "forked",
+        "paused",
+        "resumed",
+        "rolled_back",
+        "run_finished",
+        "run_started",
+        "step_abandoned",
+        "step_intended",
+        "step_settled",
+    ];
+    let (events, run) = check(V4_SNAPSHOTS, 4, &names);
+    assert_eq!((run.generation(), run.last_step(), run.replies(), run.conversation().len()), (3, 18, 3, 10));
+    let kept: Vec<u64> = run.files().kept.iter().map(|kept| kept.step).collect();
+    let restored = run.files().restored.as_ref().map(|restored| (restored.after, restored.files.older_from));
+    assert_eq!((kept, restored), (vec![13], Some((17, Some(16)))));
+    let back = events.iter().position(|event| event.name() == "rolled_back").map(|at| at + 1);
+    let back = Run::from_events(&events[..back.unwrap()]);
+    assert_eq!(back.earlier_generations(), [0]);
+}

@@ -259,8 +259,14 @@ fn a_fork_does_every_open_call_again_and_keeps_the_results_that_are_there() {
     assert_eq!(open(&driven), [2, 4]);
     let keys: Vec<_> = driven.run.pending().map(|pending| pending.key).collect();
     let run = saggar_domain::RunId::from_random([9; 16]);
-    let fork =
-        Input::Fork { run, generation: 1, message: Some(Body::text("x")), is_logical_only: true, does_again: true };
+    let fork = Input::Fork {
+        run,
+        generation: 1,
+        message: Some(Body::text("x")),
+        is_logical_only: true,
+        does_again: true,
+        files: None,
+    };
     driven.input(fork).unwrap();
     assert_eq!(open(&driven), Vec::<u64>::new());
     driven.input(Input::claim(1)).unwrap();
@@ -277,7 +283,7 @@ fn a_fork_does_every_open_call_again_and_keeps_the_results_that_are_there() {
     careful.report_on(2, Report::unknown("lost")).unwrap();
     careful.report_on(2, Report::unknown("lost")).unwrap();
     let run = saggar_domain::RunId::from_random([9; 16]);
-    let fork = Input::Fork { run, generation: 1, message: None, is_logical_only: true, does_again: true };
+    let fork = Input::Fork { run, generation: 1, message: None, is_logical_only: true, does_again: true, files: None };
     assert_eq!(careful.input(fork), Err(Rejected::Undecided { step: 2 }));
 }
 

@@ -293,7 +293,8 @@ fn a_fork_goes_on_from_a_past_with_keys_of_its_own_and_without_a_directory_of_th
     let mut fork = Driven { run: Run::from_events(&past), journal: past, now: driven.now };
     let message = Some(Body::text("this time with care"));
     let run = RunId::from_random([9; 16]);
-    let input = Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true };
+    let input =
+        Input::Fork { run: run.clone(), generation: 3, message, is_logical_only: true, does_again: true, files: None };
     let events = fork.input(input).unwrap();
     assert_eq!(
         (names(&events), fork.run.status(), fork.run.pending().next()),

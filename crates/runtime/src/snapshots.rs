@@ -9,6 +9,7 @@ mod archive;
 mod compare;
 mod fork;
 mod keep;
+mod of_run;
 mod place;
 mod roll_back;
 mod still;
@@ -16,7 +17,7 @@ mod take;
 
 use std::time::Duration;
 
-use saggar_domain::{ByteSize, Labels, SandboxId, SnapshotId, SnapshotRecord, TemplateName};
+use saggar_domain::{ByteSize, Labels, OfRun, SandboxId, SnapshotId, SnapshotRecord, TemplateName};
 
 use crate::permit::Kind;
 
@@ -46,6 +47,8 @@ pub struct TakeSnapshot {
     pub labels: Labels,
     /// How long it is kept; `None` for no end.
     pub keep_for: Option<Duration>,
+    /// The run that takes it.
+    pub of_run: Option<OfRun>,
 }
 
 /// A snapshot, and how high its stack of layers is.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use saggar_engine::{AgentSpec, Body, Budget, Class, ModelRef, ModelReply, RetryPolicy, ToolCall, ToolSpec};
+use saggar_engine::{
+    AgentSpec, Body, Budget, Class, ModelRef, ModelReply, RetryPolicy, SnapshotRules, ToolCall, ToolSpec,
+};
 
 use crate::chance::Chance;
 
@@ -49,6 +51,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
                 egress: None,
                 endpoint: None,
                 is_parallel: class != Class::Once,
+                uses_sandbox: crate::world::IN_A_SANDBOX.contains(&name),
             },
         )
     };
@@ -72,7 +75,21 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         repeats_max: 1000,
         open_max: OPEN_MAX,
         on: Default::default(),
+        snapshots: snapshots(seed),
         agents: BTreeMap::new(),
+    }
+}
+
+/// Most agents want snapshots, at any of the occasions that there are.
+fn snapshots(seed: u64) -> SnapshotRules {
+    let mut chance = Chance::new(seed ^ 0x5a45);
+    if chance.per_mille(300) {
+        return SnapshotRules::default();
+    }
+    SnapshotRules {
+        every: chance.per_mille(600).then(|| 1 + chance.below(5)),
+        before: if chance.per_mille(500) { [Class::Once].into() } else { Default::default() },
+        at_end: chance.per_mille(500),
     }
 }
 

@@ -120,11 +120,12 @@ fn spent(events: &[Event]) -> Spending {
             Event::StepIntended { step, attempt, effect, .. } => {
                 // A step that waited for capacity starts again as the same attempt.
                 let before = begun.insert(*step, (*attempt, effect)).map(|(attempt, _)| attempt);
-                all.retries += u64::from(*attempt > 1 && before != Some(*attempt));
+                let is_free = matches!(effect, Effect::TakeSnapshot);
+                all.retries += u64::from(*attempt > 1 && before != Some(*attempt) && !is_free);
             }
             Event::StepSettled { step, usage, .. } => {
                 let effect = begun.get(step).map(|(_, effect)| *effect);
-                all.steps += 1;
+                all.steps += u64::from(!matches!(effect, Some(Effect::TakeSnapshot)));
                 all.tokens += usage.tokens;
                 all.micros += usage.micros;
                 all.tool_calls += u64::from(effect.is_some_and(|effect| effect.call().is_some()));

@@ -18,6 +18,8 @@ pub struct FaultPlan {
     pub effect_hangs: u64,
     /// Effects in a sandbox for which there is no capacity yet, per thousand.
     pub no_room: u64,
+    /// Calls that find their sandbox lost, per thousand.
+    pub sandbox_lost: u64,
     /// Maximum latency of an effect in each direction, in milliseconds.
     pub effect_ms: u64,
     /// Number of disturbances of workers, store or clock.
@@ -84,6 +86,7 @@ impl FaultPlan {
             effect_lost: 30,
             effect_hangs: 5,
             no_room: 20,
+            sandbox_lost: 0,
             effect_ms: 300,
             disturbances: 40,
             disturbs: Disturbs::Everything,

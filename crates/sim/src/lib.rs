@@ -14,6 +14,7 @@ mod agents;
 mod chance;
 mod family;
 mod faults;
+mod files;
 mod gate;
 mod journal;
 mod memory;

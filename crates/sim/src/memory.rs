@@ -109,6 +109,7 @@ impl Inner {
             room_since: None,
             sandbox: None,
             outcome: None,
+            files: None,
             block: None,
         };
         let events = match agent_of_entry(1, &new.first) {
@@ -318,6 +319,12 @@ impl Memory {
         }
         if let Some(sandbox) = &summary.sandbox {
             kept.row.sandbox = Some(sandbox.clone());
+        }
+        if let Some(files) = &append.files {
+            kept.row.files = Some(files.clone());
+        }
+        if let Some(generation) = append.generation {
+            (kept.row.generation, kept.row.sandbox) = (generation, None);
         }
         if is_over && kept.row.wake_at.is_none() {
             (kept.row.holder, kept.lease_until) = (None, None);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use saggar_domain::{Labels, ProjectId, RunId, RunState};
 use saggar_engine::{
-    ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, OpenStep, Run, Settled,
+    ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, OpenStep, Run, RunFiles,
+    Settled,
 };
 use saggar_runtime::runs::{Hub, Instruction, Worker, WorkerSettings};
 use saggar_store::{NewLetter, NewRun};
@@ -38,6 +39,8 @@ pub struct Scenario {
     pub limits: Budget,
     /// Whether runs are sometimes cancelled.
     pub cancels: bool,
+    /// Whether runs are sometimes rolled back.
+    pub goes_back: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +58,10 @@ pub struct ScenarioOutcome {
     pub children: usize,
     /// How often a worker took over a run with several open steps.
     pub taken_over_amid_several: usize,
+    /// Number of snapshots, of sandboxes that were lost, and of rollbacks.
+    pub snapshots: usize,
+    pub losses: u64,
+    pub rollbacks: usize,
 }
 
 struct Life {
@@ -219,6 +226,11 @@ impl Simulation {
             0 => Instruction::Pause,
             1 => Instruction::Resume,
             _ if self.scenario.cancels && self.world.chance(|chance| chance.per_mille(300)) => Instruction::Cancel,
+            _ if self.scenario.goes_back && self.world.chance(|chance| chance.per_mille(600)) => {
+                let last = self.memory.events(&run, |events| Run::from_events(events)).last_step();
+                let step = self.world.chance(|chance| chance.below(last + 1));
+                Instruction::RollBack { step, message: None }
+            }
             _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way"), question: None },
         };
         self.tell(&run, instruction);
@@ -353,6 +365,7 @@ impl Simulation {
         }
         let mut ends = BTreeMap::new();
         let mut taken_over_amid_several = 0;
+        let mut rollbacks = 0;
         let (_, _, _, ledger) = self.world.close();
         for id in self.memory.ids() {
             let events = self.memory.events(&id, <[Event]>::to_vec);
@@ -369,6 +382,11 @@ impl Simulation {
                     self.world.violation(format!("{run}: {letter} was heard {times} times"));
                 }
             }
+            rollbacks += events.iter().filter(|event| matches!(event, Event::RolledBack { .. })).count();
+            for what in self.world.check_files(&id, &events) {
+                self.world.violation(what);
+            }
+            self.check_row(&id, &events);
             self.check_effects(&id, &events, &ledger);
             self.check_answers(&id, &events);
             self.check_pauses(&id, &events);
@@ -380,9 +398,31 @@ impl Simulation {
         for what in family.check() {
             self.world.violation(what);
         }
-        let (trace, violations, calls, ledger) = self.world.close();
+        let (snapshots, losses) = self.world.snapshots();
         let children = family.children();
-        ScenarioOutcome { trace, violations, calls, ledger, ends, children, taken_over_amid_several }
+        let (trace, violations, calls, ledger) = self.world.close();
+        ScenarioOutcome {
+            trace,
+            violations,
+            calls,
+            ledger,
+            ends,
+            children,
+            taken_over_amid_several,
+            snapshots,
+            losses,
+            rollbacks,
+        }
+    }
+
+    /// The row names the snapshots that the journal does: they are kept by it.
+    fn check_row(&self, id: &RunId, events: &[Event]) {
+        let run = Run::from_events(events);
+        let row = self.memory.row(id);
+        let stored: RunFiles = row.as_ref().and_then(|row| row.files.as_ref()?.to_value().ok()).unwrap_or_default();
+        if stored != *run.files() || row.is_some_and(|row| row.generation != run.generation()) {
+            self.world.violation(format!("{id}: its row has {stored:?}, and its journal {:?}", run.files()));
+        }
     }
 
     /// Each question must have the answer that was given to it, even if other answers were repeated.
@@ -418,13 +458,17 @@ impl Simulation {
     /// Checks the outside ledger: no effect done twice unless its class allows it, and none recorded as done that
     /// wasn't.
     fn check_effects(&self, id: &RunId, events: &[Event], ledger: &BTreeMap<String, u64>) {
+        let mut generation = 0;
         for event in events {
+            if let Event::RolledBack { generation: next, .. } = event {
+                generation = *next;
+            }
             let Event::StepIntended { step, effect, attempt: 1, .. } = event else { continue };
             let is_done_here = |tool: &str| matches!(tool, "wait" | "ask_human" | "delegate");
             let Some(call) = effect.call().filter(|call| !is_done_here(&call.tool)) else { continue };
-            let key = EffectKey::of(id, 0, *step);
+            let key = EffectKey::of(id, generation, *step);
             let times = ledger.get(key.as_str()).copied().unwrap_or(0);
-            let is_it = |event: &Event| matches!(event, Event::StepSettled { step: of, result: Settled::Returned(_), .. } if of == step);
+            let is_it = |event: &Event| matches!(event, Event::StepSettled { step: of, result: Settled::Returned(result), .. } if of == step && result.restored.is_none());
             // An abandoned effect may or may not have been done.
             let least = u64::from(events.iter().any(is_it));
             let is_right = match call.tool.as_str() {

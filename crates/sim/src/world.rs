@@ -20,11 +20,12 @@ use tokio::time::{Instant, sleep};
 use crate::agents;
 use crate::chance::Chance;
 use crate::faults::{AtCall, EffectFate, FaultPlan, StoreFate};
+use crate::files::Files;
 use crate::gate::Gate;
 use crate::memory::Memory;
 
 /// Tools that need a sandbox; the first call creates it.
-const IN_A_SANDBOX: [&str; 2] = ["probeable", "once"];
+pub(crate) const IN_A_SANDBOX: [&str; 2] = ["probeable", "once"];
 /// Start of simulated time.
 const EPOCH_MS: u64 = 1_800_000_000_000;
 
@@ -50,6 +51,7 @@ struct Inner {
     in_transit: BTreeMap<String, u64>,
     /// The sandbox of each run that has had one, and whether it is live.
     sandboxes: BTreeMap<RunId, bool>,
+    files: Files,
     kills: VecDeque<usize>,
     trace: Vec<String>,
     violations: Vec<String>,
@@ -66,6 +68,7 @@ impl World {
             ledger: BTreeMap::new(),
             in_transit: BTreeMap::new(),
             sandboxes: BTreeMap::new(),
+            files: Files::default(),
             kills: VecDeque::new(),
             trace: Vec::new(),
             violations: Vec::new(),
@@ -143,6 +146,17 @@ impl World {
         (inner.trace.clone(), inner.violations.clone(), inner.calls, inner.ledger.clone())
     }
 
+    /// Violations of a run's files, as far as its journal says.
+    pub(crate) fn check_files(&self, run: &RunId, events: &[Event]) -> Vec<String> {
+        self.lock().files.check(run, events)
+    }
+
+    /// Number of snapshots that were taken, and of sandboxes that were lost.
+    pub(crate) fn snapshots(&self) -> (usize, u64) {
+        let inner = self.lock();
+        (inner.files.taken(), inner.files.losses)
+    }
+
     /// Runs with a live sandbox.
     pub(crate) fn sandboxes(&self) -> Vec<RunId> {
         self.lock().sandboxes.iter().filter(|(_, lives)| **lives).map(|(run, _)| run.clone()).collect()
@@ -189,9 +203,10 @@ impl World {
     /// An effect that starts must have its intent in the journal.
     fn check_intent(&self, run: &RunId, task: &Task) {
         let is_intent = |event: &Event| match (event, &task.work) {
-            (Event::StepIntended { step, attempt, .. }, Work::CallModel { .. } | Work::CallTool { .. }) => {
-                (*step, *attempt) == (task.step, task.attempt)
-            }
+            (
+                Event::StepIntended { step, attempt, .. },
+                Work::CallModel { .. } | Work::CallTool { .. } | Work::TakeSnapshot,
+            ) => (*step, *attempt) == (task.step, task.attempt),
             (Event::StepProbed { step, .. }, Work::Probe { .. }) => *step == task.step,
             _ => false,
         };
@@ -235,6 +250,18 @@ impl World {
             Work::CallTool { tool, .. } => {
                 let mut inner = self.lock();
                 if IN_A_SANDBOX.contains(&tool.as_str()) {
+                    let (run, generation, files) = (&about.run, about.generation, &task.files);
+                    let is_lost = inner.plan.sandbox_lost > 0 && {
+                        let lost = inner.plan.sandbox_lost;
+                        inner.chance.per_mille(lost)
+                    };
+                    // What has been done once isn't done in another sandbox.
+                    if is_lost && !inner.ledger.contains_key(key) && inner.files.lose(run, generation, files) {
+                        let result = ToolResult::new(Body::text("nothing was done"), true);
+                        let result = ToolResult { restored: Some(Box::new(files.clone())), ..result };
+                        return Report::Returned { result, snapshot: None };
+                    }
+                    inner.files.change(run, generation, files, key);
                     // A sandbox that has ended is not created again.
                     inner.sandboxes.entry(about.run.clone()).or_insert(true);
                 }
@@ -244,6 +271,10 @@ impl World {
                     _ => *times += 1,
                 }
                 returned(tool)
+            }
+            Work::TakeSnapshot => {
+                let snapshot = self.lock().files.take(&about.run, about.generation, &task.key);
+                Report::Kept { snapshot }
             }
             Work::Probe { tool, .. } => {
                 if self.lock().ledger.contains_key(key) {
@@ -279,7 +310,8 @@ fn check_journal(events: &[Event]) -> Result<(), String> {
                     return Err(format!("step {step} was intended after step {intended}"));
                 }
                 intended = *step;
-                let is_lonely = |class: Class| matches!(class, Class::Model | Class::Once);
+                let is_snapshot = matches!(effect, Effect::TakeSnapshot);
+                let is_lonely = |class: Class| is_snapshot || matches!(class, Class::Model | Class::Once);
                 let has_lonely = |effect: &&Effect| effect.call().is_none_or(|call| call.tool == "once");
                 if !open.is_empty() && (is_lonely(*class) || open.values().any(has_lonely)) {
                     return Err(format!("step {step} was intended beside {open:?}"));
@@ -403,6 +435,8 @@ impl Session for SimSession {
     }
 
     async fn rest(&self) {}
+
+    async fn end_earlier(&self) {}
 
     fn may_hold(&self) -> bool {
         true

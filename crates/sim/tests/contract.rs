@@ -118,6 +118,8 @@ fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Ti
         seen: 0,
         children: Vec::new(),
         letters: Vec::new(),
+        files: None,
+        generation: None,
     }
 }
 

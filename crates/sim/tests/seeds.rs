@@ -15,7 +15,7 @@ const SEED_WITH_CHILDREN: u64 = 67;
 /// Every kind of fault happens sometimes.
 fn rough(seed: u64) -> Scenario {
     let (plan, limits) = (FaultPlan::rough(), Budget::default());
-    Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false }
+    Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false, goes_back: false }
 }
 
 fn run(scenario: Scenario) -> ScenarioOutcome {
@@ -46,12 +46,14 @@ fn seeds() -> u64 {
 /// Every run ends and nothing is done twice, whatever the faults.
 fn check_seeds(first: u64) {
     let seeds = seeds();
-    let (mut children, mut amid_several) = (0, 0);
+    let (mut children, mut amid_several, mut snapshots) = (0, 0, 0);
     for seed in first..first + seeds {
         let outcome = check(rough(seed), &peaceful(rough(seed)));
         children += outcome.children;
         amid_several += outcome.taken_over_amid_several;
+        snapshots += outcome.snapshots;
     }
+    assert!(snapshots as u64 > 4 * seeds, "there are snapshots: {snapshots}");
     assert!(children as u64 > seeds, "there are children: {children}");
     assert!(amid_several as u64 > seeds, "workers are lost while several steps are open: {amid_several} times");
 }
@@ -104,6 +106,25 @@ fn limits_hold_for_whole_trees() {
         tripped += outcome.ends.values().filter(is_tripped).count();
     }
     assert!(children as u64 > seeds() && tripped as u64 > seeds(), "{children} children, {tripped} limits");
+}
+
+/// Runs are taken back and sandboxes are lost, in the middle of everything else. Ends are not compared, because both are
+/// part of the conversation.
+#[test]
+fn files_are_those_of_settled_steps_after_every_rollback_and_loss() {
+    let (mut rollbacks, mut losses, mut snapshots) = (0, 0, 0);
+    for seed in 50_000..50_000 + seeds() {
+        let plan = FaultPlan { sandbox_lost: 400, ..FaultPlan::rough() };
+        let scenario = Scenario { plan, goes_back: true, ..rough(seed) };
+        let outcome = run(scenario);
+        let tail = || outcome.trace[outcome.trace.len().saturating_sub(60)..].join("\n");
+        assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}\n{}", tail());
+        rollbacks += outcome.rollbacks;
+        losses += outcome.losses;
+        snapshots += outcome.snapshots;
+    }
+    let counts = format!("{rollbacks} rollbacks, {losses} losses, {snapshots} snapshots");
+    assert!(rollbacks as u64 > seeds() / 4 && losses > seeds() / 4 && snapshots as u64 > 4 * seeds(), "{counts}");
 }
 
 #[test]

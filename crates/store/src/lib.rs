@@ -58,9 +58,9 @@ pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
-    Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, Fork, ForkError, Holder, InboxError,
-    JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, Now, Removal, RunInsertion,
-    RunQuery, RunRow, Summary, Taking,
+    Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, FilesOfRun, Fork, ForkError, Holder,
+    InboxError, JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, Now, Removal,
+    RunInsertion, RunQuery, RunRow, Summary, Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,

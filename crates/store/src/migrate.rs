@@ -20,6 +20,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0007_letters.sql"),
     include_str!("../migrations/0008_secrets.sql"),
     include_str!("../migrations/0009_network.sql"),
+    include_str!("../migrations/0010_run_files.sql"),
 ];
 
 #[derive(Debug)]

@@ -12,6 +12,7 @@ mod block;
 mod claim;
 mod create;
 mod due;
+mod files;
 mod get;
 mod inbox;
 mod load;
@@ -33,6 +34,7 @@ pub(crate) use block::block_all;
 pub use block::{Block, BlockKind};
 pub use claim::{Claimed, Holder, LEASE_MAX, Lease, Now, Taking};
 pub use create::{Fork, ForkError, NewRun, RunInsertion};
+pub use files::FilesOfRun;
 pub use get::RunQuery;
 pub(crate) use get::any;
 pub use inbox::{InboxError, Letter, LetterRoom, NewLetter};
@@ -70,6 +72,8 @@ pub struct RunRow {
     pub room_since: Option<Timestamp>,
     pub sandbox: Option<SandboxId>,
     pub outcome: Option<JsonText>,
+    /// Its snapshots, and where its files come from.
+    pub files: Option<JsonText>,
     /// Why no worker claims it until a human has decided.
     pub block: Option<Block>,
 }
@@ -79,6 +83,7 @@ macro_rules! columns {
     () => {
         "id, project_id, agent, labels_json, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
          parent_through, child_of, child_of_step, generation, room_since, sandbox_id, outcome_json, \
+         files_json, \
          blocked, blocked_reason"
     };
 }
@@ -107,6 +112,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         room_since: column::time_optional(row, "room_since")?,
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
+        files: column::parsed_optional(row, "files_json", JsonText::from_column)?,
         block: block::read(row)?,
     })
 }

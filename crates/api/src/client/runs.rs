@@ -1,4 +1,4 @@
-//! Runs: start, list, read, follow, signal, fork.
+//! Runs: start, list, read, follow, signal, fork, roll back.
 
 use hyper::Method;
 use saggar_domain::RunId;
@@ -13,6 +13,7 @@ use crate::route;
 use crate::run::{
     DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, ReplayReport, Run, RunList, SignalRun, StartRun,
 };
+use crate::run_files::{RollBackRun, RolledBackRun};
 
 impl Client {
     /// Starts a run, with a generated idempotency key.
@@ -96,6 +97,11 @@ impl RunHandle {
     /// Starts a new run from its history.
     pub async fn fork(&self, fork: &ForkRun) -> Result<Run, Error> {
         self.call(Method::POST, route::RUN_FORK).json(fork).value().await
+    }
+
+    /// Takes it back to the end of an earlier step.
+    pub async fn roll_back(&self, back: &RollBackRun) -> Result<RolledBackRun, Error> {
+        self.call(Method::POST, route::RUN_ROLLBACK).json(back).value().await
     }
 
     /// Removes it; it must be over.

@@ -58,6 +58,10 @@ finish = {}
 steps = 50
 time = "1h"
 
+# When its files are kept in a snapshot, to fork the run with them or to take it back.
+# [snapshots]
+# every = 5
+
 # What happens where the run would stop for a person.
 # [on]
 # unanswered = { after = "4h", answer = "Nobody is here. Take the careful way." }
@@ -217,7 +221,8 @@ fn show(agent: &Value, version: &str, hash: &str, is_json: bool) -> CommandResul
             (tool["timeout_ms"].as_u64().unwrap_or_default() / 1000, &tool["retry"]["attempts_max"]);
         text += &field("tool", format!("{}: {class}, {seconds}s a call, {attempts} attempts", line(name)));
     }
-    for (place, table) in [("sandbox", &agent["sandbox"]), ("budget", &agent["budget"])] {
+    let tables = [("sandbox", "sandbox"), ("budget", "budget"), ("snapshot", "snapshots")];
+    for (place, table) in tables.map(|(place, name)| (place, &agent[name])) {
         for (name, value) in table.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
             text += &field(place, format!("{} = {}", line(name), line(&value.to_string())));
         }

@@ -30,7 +30,11 @@ pub(crate) fn entry_line(entry: &Value) -> EntryLine {
                 None => effect["do"].as_str().unwrap_or_default().to_owned(),
             }
         }
+        "step_settled" if entry["result"] == "kept" => {
+            entry["snapshot"].as_str().unwrap_or("there is no sandbox").to_owned()
+        }
         "step_settled" => settled(&entry["result"]),
+        "rolled_back" => format!("to step {}", entry["to"]),
         "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
         "step_unknown" | "step_delayed" => text("reason"),
         "step_failed" => message(&entry["failure"]),

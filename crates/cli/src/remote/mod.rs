@@ -27,6 +27,7 @@ mod place;
 mod progress;
 mod run_arguments;
 mod run_commands;
+mod run_files;
 mod run_view;
 mod secret_arguments;
 mod secret_file;

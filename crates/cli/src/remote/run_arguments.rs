@@ -7,6 +7,7 @@ use saggar_api::{Label, StepDecision};
 use saggar_domain::{RunId, RunState, Timeout};
 
 use super::arguments::{STATUS, ServerArguments};
+use super::run_files::RunAt;
 
 #[derive(Args, Debug)]
 #[command(after_help = STATUS)]
@@ -179,6 +180,36 @@ pub(crate) enum RunsCommand {
         /// Message to the fork's agent
         #[arg(long, value_name = "TEXT")]
         with: Option<String>,
+    },
+    /// Take a run back to the end of an earlier step, with its files
+    ///
+    /// What was done outside its sandbox is not undone, and is listed.
+    #[command(after_help = "Example:\n  saggar runs rollback $id --at 7 --with 'leave the tests alone'")]
+    Rollback {
+        /// The run's id
+        #[arg(value_name = "RUN", value_parser = run_id)]
+        run: RunId,
+        /// The last step that counts, as `runs follow` prints it; 0 for the beginning
+        #[arg(long, value_name = "STEP")]
+        at: u64,
+        /// Message to the agent
+        #[arg(long, value_name = "TEXT")]
+        with: Option<String>,
+    },
+    /// Compare the files of two runs, or of two steps of a run
+    ///
+    /// Those of the newest snapshot are compared, or of the newest one at or before a step.
+    #[command(after_help = "Examples:\n  saggar runs diff $id@3 $id@9 --patch\n  saggar runs diff $id $fork")]
+    Diff {
+        /// A run, or a run at a step: run_…@7
+        #[arg(value_name = "FROM", value_parser = RunAt::parse)]
+        from: RunAt,
+        /// The other
+        #[arg(value_name = "TO", value_parser = RunAt::parse)]
+        to: RunAt,
+        /// Show what changed in files of text
+        #[arg(long)]
+        patch: bool,
     },
     /// Remove finished runs, including all their child runs
     #[command(visible_alias = "remove")]

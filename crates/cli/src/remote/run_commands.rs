@@ -15,6 +15,7 @@ use super::failure::CommandFailure;
 use super::journal_line::{EntryLine, entry_line, outcome};
 use super::lifecycle::collected;
 use super::run_arguments::{ForkAt, RunsCommand};
+use super::run_files;
 use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
@@ -104,9 +105,14 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             for open in fork.parent.iter().flat_map(|parent| &parent.open_calls) {
                 note(&format!("step {} ({}) was open: the fork does it again", open.step, line(&open.tool)));
             }
+            if let Some(files) = fork.files.as_ref().and_then(|files| files.restored.as_ref()) {
+                note(&format!("the fork begins {}", run_files::said(files)));
+            }
             show_id(&fork, is_json)?;
             Ok(0)
         }
+        RunsCommand::Rollback { run, at, with } => run_files::roll_back(client, run, at, with, is_json).await,
+        RunsCommand::Diff { from, to, patch } => run_files::diff(client, from, to, patch, is_json).await,
         RunsCommand::Rm { runs } => {
             for run in runs {
                 client.run(run.clone()).remove().await?;
@@ -266,6 +272,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
     if let Some(sandbox) = &run.sandbox_id {
         text += &format!("  sandbox  {sandbox}\n");
     }
+    text += &run_files::shown(run);
     if let Some(blocked) = &run.blocked {
         text += &format!("  blocked  {}: {}\n", line(&blocked.kind), line(&blocked.reason));
         text += &format!("           resume it: saggar runs resume {0}; cancel it: saggar runs cancel {0}\n", run.id);

@@ -48,9 +48,10 @@ impl RunSums {
                 self.doing.insert(step, Doing { what, waits });
             }
             "step_settled" => {
-                self.steps += 1;
+                let done = self.doing.remove(&step);
+                // A snapshot costs no budget.
+                self.steps += u64::from(done.is_none_or(|done| done.what != SNAPSHOT));
                 self.pay(&entry["usage"]);
-                self.doing.remove(&step);
             }
             "step_abandoned" => drop(self.doing.remove(&step)),
             "step_failed" => {
@@ -106,7 +107,13 @@ impl RunSums {
     }
 }
 
+/// What a run does while it takes one.
+const SNAPSHOT: &str = "keeps its files";
+
 fn doing(effect: &Value) -> String {
+    if effect["do"] == "take_snapshot" {
+        return SNAPSHOT.to_owned();
+    }
     let call = &effect["call"];
     let text = match call["tool"].as_str() {
         None => "the model thinks".to_owned(),

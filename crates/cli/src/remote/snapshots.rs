@@ -48,26 +48,7 @@ pub(crate) async fn main(client: &Client, command: SnapshotCommand, is_json: boo
             }
         }
         SnapshotCommand::Diff { from, to, patch } => {
-            let diff = client.diff_snapshots(&from, &to).await?;
-            if is_json {
-                print_json(&diff)?;
-                return Ok(0);
-            }
-            for change in &diff.items {
-                let sign = match change.change {
-                    SnapshotChangeKind::Added => 'A',
-                    SnapshotChangeKind::Changed => 'M',
-                    SnapshotChangeKind::Removed => 'D',
-                };
-                let end = if change.is_directory { "/" } else { "" };
-                print(format!("{sign} {}{end}\n", line(&change.path)).as_bytes())?;
-                if let Some(text) = change.text.as_ref().filter(|_| patch) {
-                    print(text.lines().map(|one| format!("{}\n", line(one))).collect::<String>().as_bytes())?;
-                }
-            }
-            if diff.is_cut {
-                note("there are more changes than are shown");
-            }
+            return print_diff(client, &from, &to, patch, is_json).await;
         }
         SnapshotCommand::Rollback { sandbox, snapshot } => {
             let rolled = client.roll_back_sandbox(&sandbox, &snapshot).await?;
@@ -100,6 +81,37 @@ pub(crate) async fn main(client: &Client, command: SnapshotCommand, is_json: boo
                 }
             }
         }
+    }
+    Ok(0)
+}
+
+/// Prints what changed from one snapshot to the other.
+pub(super) async fn print_diff(
+    client: &Client,
+    from: &SnapshotId,
+    to: &SnapshotId,
+    patch: bool,
+    is_json: bool,
+) -> CommandResult {
+    let diff = client.diff_snapshots(from, to).await?;
+    if is_json {
+        print_json(&diff)?;
+        return Ok(0);
+    }
+    for change in &diff.items {
+        let sign = match change.change {
+            SnapshotChangeKind::Added => 'A',
+            SnapshotChangeKind::Changed => 'M',
+            SnapshotChangeKind::Removed => 'D',
+        };
+        let end = if change.is_directory { "/" } else { "" };
+        print(format!("{sign} {}{end}\n", line(&change.path)).as_bytes())?;
+        if let Some(text) = change.text.as_ref().filter(|_| patch) {
+            print(text.lines().map(|one| format!("{}\n", line(one))).collect::<String>().as_bytes())?;
+        }
+    }
+    if diff.is_cut {
+        note("there are more changes than are shown");
     }
     Ok(0)
 }

@@ -1,6 +1,6 @@
 //! How events change a run. Nothing is validated here, so that stored journals always stay readable.
 
-use saggar_domain::{RunId, Timestamp};
+use saggar_domain::{RunId, SnapshotId, Timestamp};
 
 use super::{ANSWER, ANSWERED_MAX, Attempt, Born, MESSAGE, Message, OpenStep, Run, SIGNAL_IDS_MAX};
 use crate::agent::AgentSpec;
@@ -9,6 +9,7 @@ use crate::budget::{Ledger, Spending};
 use crate::child::ChildOf;
 use crate::effect::{Effect, ToolCall, ToolResult, Usage};
 use crate::event::{Event, RunOutcome, Settled};
+use crate::snapshots::{Restored, RunFiles};
 
 impl Run {
     /// Applies an event. Every event that `decide` returned for this state, and every prefix of a journal, can be
@@ -16,7 +17,7 @@ impl Run {
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::RunStarted { run, agent, child_of, at } => self.start(run, agent, child_of.as_ref(), *at),
-            Event::Forked { run, generation, message, is_logical_only, does_again, at, .. } => {
+            Event::Forked { run, generation, message, is_logical_only, does_again, files, at, .. } => {
                 if let Some(born) = &mut self.born {
                     born.id = run.clone();
                     born.generation = *generation;
@@ -34,10 +35,17 @@ impl Run {
                     }
                 }
                 self.is_paused = false;
+                self.final_answer = None;
+                self.earlier_generations.clear();
                 self.ledger.release_all();
+                self.fork_files(files.as_ref());
+                self.mark();
                 if let Some(message) = message {
                     self.tell(message.clone());
                 }
+            }
+            Event::RolledBack { to, generation, message, files, .. } => {
+                self.roll_back(*to, *generation, message.as_ref(), files);
             }
             Event::Claimed { epoch, rules, .. } => {
                 self.epoch = *epoch;
@@ -49,7 +57,10 @@ impl Run {
             }
             Event::Priced { tariff, .. } => self.tariff = Some(tariff.clone()),
             Event::StepIntended { .. } => self.intend(event),
-            Event::StepSettled { step, result, usage, .. } => self.settle(*step, result, *usage),
+            Event::StepSettled { step, result, usage, snapshot, .. } => {
+                self.settle(*step, result, *usage, snapshot.as_deref());
+                self.mark();
+            }
             Event::StepFailed { step, usage, retry_at, .. } => {
                 self.dearest = self.dearest.max(usage.micros);
                 let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
@@ -99,6 +110,7 @@ impl Run {
             child_of: child_of.cloned(),
             depth: child_of.map_or(0, |child_of| child_of.depth),
         });
+        self.mark();
     }
 
     fn finish_with(&mut self, outcome: &RunOutcome) {
@@ -119,6 +131,11 @@ impl Run {
                 self.repeats.note(call);
                 place = self.conversation.take_call();
             }
+            match effect {
+                Effect::TakeSnapshot => self.snapshots.note_try(step),
+                _ if self.agent().is_some_and(|agent| effect.uses_sandbox(agent)) => self.snapshots.note_use(step),
+                _ => {}
+            }
         }
         // A step keeps its place in the capacity queue through all of its attempts: one that failed, or whose worker died, has not
         // used its turn.
@@ -132,7 +149,8 @@ impl Run {
             micros: open.reserved.micros,
             ..Spending::default()
         });
-        self.ledger.settle(before, Spending { retries: u64::from(is_retry), ..lost });
+        let is_free = matches!(effect, Effect::TakeSnapshot);
+        self.ledger.settle(before, Spending { retries: u64::from(is_retry && !is_free), ..lost });
         self.ledger.reserve(*reserved);
         let open = OpenStep {
             step,
@@ -162,7 +180,7 @@ impl Run {
     fn drop_open(&mut self, open: OpenStep) {
         match &open.effect {
             Effect::Delegate { .. } => self.put_back(open),
-            Effect::CallModel { .. } => {}
+            Effect::CallModel { .. } | Effect::TakeSnapshot => {}
             Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
                 self.conversation.result(open.place, None);
             }
@@ -177,7 +195,7 @@ impl Run {
         }
     }
 
-    fn settle(&mut self, step: u64, result: &Settled, usage: Usage) {
+    fn settle(&mut self, step: u64, result: &Settled, usage: Usage, snapshot: Option<&str>) {
         let Some(at) = self.open.iter().position(|open| open.step == step) else { return };
         let open = self.open.remove(at);
         self.ledger.settle(open.reserved, open.effect.cost(result, usage));
@@ -186,6 +204,13 @@ impl Run {
             (Settled::Replied(reply), _) => {
                 self.replies += 1;
                 self.conversation.reply(reply);
+                let is_answer = reply.calls.is_empty() && !self.conversation.has_more() && self.takes_snapshot_at_end();
+                self.final_answer = is_answer.then(|| reply.text.clone());
+            }
+            (Settled::Kept, _) => {
+                if let Some(snapshot) = snapshot.and_then(SnapshotId::parse) {
+                    self.snapshots.note_taken(step, snapshot);
+                }
             }
             (result, Some(call)) => {
                 let message = told(call, result).map(|result| Message::Tool { call: call.id.clone(), result });
@@ -193,6 +218,9 @@ impl Run {
             }
             // If a model call gave up, the next event ends the run.
             (Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_), None) => {}
+        }
+        if let Settled::Returned(ToolResult { restored: Some(files), .. }) = result {
+            self.restore(files, step);
         }
         if let (Effect::Wait { signal: Some(name), .. }, Settled::Returned(result)) = (&open.effect, result) {
             self.kept.take(name, &result.content);
@@ -240,10 +268,34 @@ impl Run {
         }
     }
 
+    /// Whether a snapshot must be taken before it may end with an answer.
+    pub(super) fn takes_snapshot_at_end(&self) -> bool {
+        self.snapshots.is_used && self.agent().is_some_and(|agent| agent.snapshots.at_end)
+    }
+
+    /// A fork keeps the snapshot that it begins with, and no other of its parent's.
+    fn fork_files(&mut self, files: Option<&Restored>) {
+        self.snapshots.files = RunFiles::default();
+        self.snapshots.tried_at = self.last_step;
+        if let Some(files) = files {
+            self.snapshots.files.kept.extend(files.from.clone());
+            self.snapshots.restore(files.clone(), self.last_step, None);
+        }
+    }
+
+    /// The run goes on in another sandbox. Steps that are still open may use it.
+    fn restore(&mut self, files: &Restored, after: u64) {
+        let agent = self.agent();
+        let uses = |open: &&OpenStep| agent.is_some_and(|agent| open.effect.uses_sandbox(agent));
+        let changed_since = self.open.iter().find(uses).map(|open| open.step);
+        self.snapshots.restore(files.clone(), after, changed_since);
+    }
+
     /// A person's message. Whether the model has been told, or will be with its next call.
-    fn tell(&mut self, message: Body) -> bool {
+    pub(super) fn tell(&mut self, message: Body) -> bool {
         let is_in_a_turn = !self.open.is_empty() || self.conversation.calls().next().is_some();
         let is_later = is_in_a_turn && self.rules.keep_turns_together();
+        self.final_answer = None;
         match is_later {
             true => self.conversation.say_later(Message::User(message)),
             false => self.conversation.say(Message::User(message)),
@@ -266,8 +318,8 @@ pub(super) fn told(call: &ToolCall, result: &Settled) -> Option<ToolResult> {
             Some(ToolResult::new(Body::text(format!("{}: {}", failure.code, failure.message)), true))
         }
         Settled::Ended(end) => Some(end.result()),
-        Settled::Replied(_) => {
-            debug_assert!(false, "a model's reply is no result of {}", call.tool);
+        Settled::Replied(_) | Settled::Kept => {
+            debug_assert!(false, "this is no result of {}", call.tool);
             None
         }
     }
@@ -277,7 +329,7 @@ impl Effect {
     /// The tool call that the step comes from.
     pub fn call(&self) -> Option<&ToolCall> {
         match self {
-            Self::CallModel { .. } => None,
+            Self::CallModel { .. } | Self::TakeSnapshot => None,
             Self::CallTool { call }
             | Self::Wait { call, .. }
             | Self::AskHuman { call, .. }
@@ -285,8 +337,17 @@ impl Effect {
         }
     }
 
+    /// Whether it may change the files of the run's sandbox.
+    pub(super) fn uses_sandbox(&self, agent: &AgentSpec) -> bool {
+        let Self::CallTool { call } = self else { return false };
+        agent.tools.get(&call.tool).is_some_and(|tool| tool.uses_sandbox)
+    }
+
     /// Its cost, including child runs.
     pub(super) fn cost(&self, result: &Settled, usage: Usage) -> Spending {
+        if matches!(self, Self::TakeSnapshot) {
+            return Spending::default();
+        }
         let own = Spending {
             steps: 1,
             tokens: usage.tokens,
@@ -297,7 +358,7 @@ impl Effect {
         };
         match result {
             Settled::Ended(end) => own.plus(end.spent),
-            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) => own,
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Kept => own,
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::back::Mark;
 use crate::body::Body;
 use crate::effect::{ToolCall, ToolResult};
 use crate::reply::{ModelReply, message_tokens};
@@ -140,6 +141,29 @@ impl Conversation {
                 self.say(message);
             }
         }
+    }
+
+    /// Where it is, while nothing is open: the number of messages, the place of the next call, and what waits for the end
+    /// of the turn.
+    pub(super) fn place(&self) -> (usize, u32, Vec<Message>) {
+        (self.messages.len(), self.next, self.later.clone())
+    }
+
+    /// Forgets what came after that place.
+    pub(super) fn back_to(&mut self, mark: &Mark) {
+        for message in self.messages.drain(mark.messages..) {
+            self.bytes = self.bytes.saturating_sub(message.length());
+            self.tokens = self.tokens.saturating_sub(message.tokens());
+        }
+        let is_reply = |message: &&Message| matches!(message, Message::Assistant(_));
+        let calls = match self.messages.iter().rev().find(is_reply) {
+            Some(Message::Assistant(reply)) => reply.calls.as_slice(),
+            _ => &[],
+        };
+        self.calls = (0..).zip(calls.iter().cloned()).filter(|(place, _)| *place >= mark.next).collect();
+        self.held.clear();
+        self.next = mark.next;
+        self.later.clone_from(&mark.later);
     }
 
     /// The run is over.

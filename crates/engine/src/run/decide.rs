@@ -27,11 +27,20 @@ impl Run {
             return self.decide_start(now, run, agent, child_of.as_ref());
         }
         let born = self.born.as_ref().ok_or(Rejected::NotStarted)?;
-        if let Input::Fork { run, generation, message, is_logical_only, does_again } = input {
+        if let Input::Fork { run, generation, message, is_logical_only, does_again, files } = input {
             let undecided = self.open.iter().find(|open| *does_again && open.is_undecided());
             return match undecided {
                 Some(open) => Err(Rejected::Undecided { step: open.step }),
-                None => Ok(self.decide_fork(now, born, run, *generation, message, *is_logical_only, *does_again)),
+                None => Ok(vec![Event::Forked {
+                    run: run.clone(),
+                    parent: born.id.clone(),
+                    generation: *generation,
+                    message: message.clone(),
+                    is_logical_only: *is_logical_only,
+                    does_again: *does_again,
+                    files: files.clone(),
+                    at: now,
+                }]),
             };
         }
         if self.outcome.is_some() {
@@ -50,6 +59,7 @@ impl Run {
                 let open = open.ok_or(Rejected::NotAwaited)?;
                 self.decide_report(now, born, open, report, *chance)
             }
+            Input::RollBack { step, message } => self.decide_roll_back(now, born, *step, message),
             Input::Tick => self.decide_tick(now, born),
             Input::Signal(signal) => self.decide_signal(now, born, signal),
             Input::Pause if self.is_paused => Ok(Vec::new()),
@@ -82,29 +92,6 @@ impl Run {
         }
         let (run, agent) = (run.clone(), Box::new(agent.clone()));
         Ok(vec![Event::RunStarted { run, agent, child_of: child_of.cloned(), at: now }])
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "each is a field of the event")]
-    fn decide_fork(
-        &self,
-        now: Timestamp,
-        born: &Born,
-        run: &RunId,
-        generation: u32,
-        message: &Option<Body>,
-        is_logical_only: bool,
-        does_again: bool,
-    ) -> Vec<Event> {
-        let forked = Event::Forked {
-            run: run.clone(),
-            parent: born.id.clone(),
-            generation,
-            message: message.clone(),
-            is_logical_only,
-            does_again,
-            at: now,
-        };
-        vec![forked]
     }
 
     /// Only the holder of the lease starts effects. So a run that was never claimed has no open step, and an open
@@ -143,7 +130,7 @@ impl Run {
         }
         match &open.effect {
             Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return None,
-            Effect::CallModel { .. } | Effect::CallTool { .. } => {}
+            Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot => {}
         }
         let unknown = |reason: &str| {
             let network = Vec::new();
@@ -309,6 +296,7 @@ impl Run {
                     | Effect::Wait { .. }
                     | Effect::AskHuman { .. }
                     | Effect::Delegate { .. } => Settled::Returned(ToolResult::new(body.clone(), false)),
+                    Effect::TakeSnapshot => Settled::Kept,
                 };
                 events.extend(self.settle_and_go_on(now, born, open, settled, Usage::default(), None));
             }

@@ -72,6 +72,13 @@ pub(super) struct Planner<'a> {
     later: Vec<&'a Message>,
     // The answer of a run that wanted to finish, and gets a message first.
     answer: Option<Body>,
+    // The answer of a run that only takes its last snapshot.
+    final_answer: Option<&'a Body>,
+    // The step that last tried to take a snapshot, and whether a step since then used the sandbox.
+    tried_at: u64,
+    is_used: bool,
+    // Whether the run ends without a last snapshot.
+    ends_at_once: bool,
     events: Vec<Event>,
 }
 
@@ -105,6 +112,10 @@ impl<'a> Planner<'a> {
             kept: run.kept.clone(),
             later: run.conversation.later().collect(),
             answer: None,
+            final_answer: run.final_answer.as_ref(),
+            tried_at: run.snapshots.tried_at,
+            is_used: run.snapshots.is_used,
+            ends_at_once: false,
             events: Vec::new(),
         }
     }
@@ -116,7 +127,7 @@ impl<'a> Planner<'a> {
         self.open -= 1;
         let left = run.open.iter().filter(|other| other.step != open.step);
         self.is_alone = left.into_iter().any(|other| !is_parallel(self.agent, &other.effect, other.class));
-        self.messages += 1;
+        self.messages += u64::from(!matches!(open.effect, Effect::TakeSnapshot));
         if matches!(open.effect, Effect::CallModel { .. }) {
             self.dearest = self.dearest.max(usage.micros);
         }
@@ -157,8 +168,14 @@ impl<'a> Planner<'a> {
         if is_late(self.agent, self.born.started_at, self.now) {
             return self.finish(RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
         }
+        if let (Some(answer), []) = (self.final_answer, &self.later[..]) {
+            return self.finish_when_alone(RunOutcome::Completed { answer: answer.clone() });
+        }
         while let Some(call) = self.calls.front().copied() {
             let effect = self.effect(call);
+            if self.needs_snapshot() || self.needs_snapshot_before(&effect) {
+                return self.snapshot_when_alone();
+            }
             let has_place = match &effect {
                 Ok(Asked::Do(effect, class)) => self.has_place(is_parallel(self.agent, effect, *class)),
                 // Every call before it has its result.
@@ -206,7 +223,8 @@ impl<'a> Planner<'a> {
                         Effect::CallModel { .. }
                         | Effect::CallTool { .. }
                         | Effect::Wait { signal: None, .. }
-                        | Effect::Delegate { .. } => None,
+                        | Effect::Delegate { .. }
+                        | Effect::TakeSnapshot => None,
                     };
                     self.take(call);
                     let is_alone = !is_parallel(self.agent, &effect, class);
@@ -229,6 +247,9 @@ impl<'a> Planner<'a> {
         // The model gets all results at once.
         if self.open > 0 {
             return self.events;
+        }
+        if self.needs_snapshot() {
+            return self.snapshot_when_alone();
         }
         let estimate = Estimate {
             agent: self.agent,
@@ -362,8 +383,43 @@ impl<'a> Planner<'a> {
         Budget { wall_ms, ..ledger.left().shared(shares) }
     }
 
+    /// So many steps since the last snapshot that one is due before the next. Intents count, and not results: their
+    /// order doesn't depend on how long calls take.
+    fn needs_snapshot(&self) -> bool {
+        let every = self.agent.snapshots.every;
+        self.is_used && every.is_some_and(|every| self.last_step - self.tried_at >= every)
+    }
+
+    fn needs_snapshot_before(&self, asked: &Result<Asked, String>) -> bool {
+        let rules = &self.agent.snapshots;
+        self.is_used
+            && match asked {
+                Ok(Asked::Do(_, class)) => rules.before.contains(class),
+                Ok(Asked::Finish(_)) => rules.at_end && self.later.is_empty(),
+                Err(_) => false,
+            }
+    }
+
+    /// It ends with an answer that a message has overtaken.
+    pub(super) fn without_last_snapshot(mut self) -> Self {
+        self.ends_at_once = true;
+        self
+    }
+
+    /// Its files are those between two steps: nothing that is open may change them meanwhile.
+    pub(super) fn snapshot_when_alone(mut self) -> Vec<Event> {
+        if self.open == 0 {
+            self.intend(Effect::TakeSnapshot, Class::Keyed, Spending::default());
+        }
+        self.events
+    }
+
     fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {
         self.last_step += 1;
+        match effect {
+            Effect::TakeSnapshot => (self.tried_at, self.is_used) = (self.last_step, false),
+            _ => self.is_used |= effect.uses_sandbox(self.agent),
+        }
         self.ledger.reserve(reserved);
         let (step, at) = (self.last_step, self.now);
         self.events.push(Event::StepIntended { step, attempt: 1, effect, class, reserved, at });
@@ -391,6 +447,12 @@ impl<'a> Planner<'a> {
 
     fn finish(mut self, outcome: RunOutcome) -> Vec<Event> {
         let at = self.now;
+        // What follows the snapshot is decided again, and comes to the same end.
+        let is_late = matches!(outcome, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
+        let ends_at_once = self.ends_at_once || self.answer.is_some() || is_late;
+        if self.agent.snapshots.at_end && self.is_used && self.open == 0 && !ends_at_once {
+            return self.snapshot_when_alone();
+        }
         self.events.extend(self.others.iter().map(|step| Event::StepAbandoned { step: *step, at }));
         self.events.push(Event::RunFinished { outcome, at: self.now });
         self.events

@@ -23,6 +23,7 @@ pub enum Work<'a> {
     /// Ask the model for the next reply.
     CallModel,
     CallTool(&'a ToolCall),
+    TakeSnapshot,
     /// Ask the executor whether the effect was done.
     Probe(&'a Effect),
 }
@@ -51,6 +52,7 @@ fn work(open: &OpenStep) -> Option<Work<'_>> {
         (Attempt::Probing, effect) => Some(Work::Probe(effect)),
         (Attempt::Doing, Effect::CallModel { .. }) => Some(Work::CallModel),
         (Attempt::Doing, Effect::CallTool { call }) => Some(Work::CallTool(call)),
+        (Attempt::Doing, Effect::TakeSnapshot) => Some(Work::TakeSnapshot),
         (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. })
         | (Attempt::Backoff { .. } | Attempt::Delayed { .. } | Attempt::Interrupted | Attempt::Unknown { .. }, _) => {
             None

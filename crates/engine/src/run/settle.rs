@@ -42,17 +42,22 @@ impl Run {
             }
         };
         let is_model = matches!(open.effect, Effect::CallModel { .. });
+        let is_snapshot = matches!(open.effect, Effect::TakeSnapshot);
         match report {
             Report::Replied { reply, usage } if is_model => {
                 Ok(self.settle_and_go_on(now, born, open, Settled::Replied(reply.clone()), *usage, None))
             }
-            Report::Returned { result, snapshot } if !is_model => {
+            Report::Returned { result, snapshot } if !is_model && !is_snapshot => {
                 let settled = Settled::Returned(result.clone());
                 Ok(self.settle_and_go_on(now, born, open, settled, Usage::default(), snapshot.clone()))
             }
-            Report::Replied { .. } | Report::Returned { .. } => Err(Rejected::NotAwaited),
+            Report::Kept { snapshot } if is_snapshot => {
+                let snapshot = snapshot.as_ref().map(ToString::to_string);
+                Ok(self.settle_and_go_on(now, born, open, Settled::Kept, Usage::default(), snapshot))
+            }
+            Report::Replied { .. } | Report::Returned { .. } | Report::Kept { .. } => Err(Rejected::NotAwaited),
             Report::Failed { failure, usage } => Ok(self.fail(now, born, open, failure, *usage, chance)),
-            Report::Delayed { .. } if is_model || is_probing => Err(Rejected::NotAwaited),
+            Report::Delayed { .. } if is_model || is_snapshot || is_probing => Err(Rejected::NotAwaited),
             Report::Delayed { reason } => Ok(vec![Event::StepDelayed {
                 step: open.step,
                 reason: reason.clone(),
@@ -78,6 +83,10 @@ impl Run {
         usage: Usage,
         chance: u64,
     ) -> Vec<Event> {
+        if matches!(open.effect, Effect::TakeSnapshot) {
+            // The run goes on without it, and the next one comes by itself.
+            return self.settle_and_go_on(now, born, open, Settled::GaveUp(failure.clone()), usage, None);
+        }
         let one_more = Spending { retries: 1, ..Spending::default() };
         let wait = policy(born, open).wait_ms(self.tries(open), chance).filter(|_| failure.is_passing);
         if let Some(wait) = wait {
@@ -131,9 +140,11 @@ impl Run {
                 Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
                 Event::RunFinished { outcome: RunOutcome::Failed { failure: failure.clone() }, at: now },
             ],
-            Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => {
-                self.settle_and_go_on(now, born, open, settled, usage, None)
-            }
+            Effect::CallTool { .. }
+            | Effect::Wait { .. }
+            | Effect::AskHuman { .. }
+            | Effect::Delegate { .. }
+            | Effect::TakeSnapshot => self.settle_and_go_on(now, born, open, settled, usage, None),
         }
     }
 
@@ -183,17 +194,32 @@ impl Run {
             if self.answers.front() == Some(&given.content));
         let calls = match &result {
             Settled::Replied(reply) => Some(reply.calls.clone()),
-            Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
+            Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) | Settled::Kept => None,
         };
         let answer = match &result {
             Settled::Replied(reply) if reply.calls.is_empty() => Some(reply.text.clone()),
-            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) => None,
+            Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) | Settled::Kept => None,
         };
         let planner = Planner::new(self, born, now).after_settling(self, open, &result, usage);
         let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
+        let is_last = matches!(open.effect, Effect::TakeSnapshot) && !self.conversation.has_more();
+        if let (true, Some(answer)) = (is_last, self.final_answer.clone()) {
+            events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
+            return events;
+        }
+        let mut planner = planner;
         let answer = match answer {
             // The model has not seen a message that arrived meanwhile.
-            Some(answer) if self.conversation.has_more() => Some(answer),
+            Some(answer) if self.conversation.has_more() => {
+                planner = planner.without_last_snapshot();
+                Some(answer)
+            }
+            Some(_) if self.takes_snapshot_at_end() => {
+                if !self.is_paused {
+                    events.extend(planner.snapshot_when_alone());
+                }
+                return events;
+            }
             Some(answer) => {
                 events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
                 return events;
@@ -203,7 +229,6 @@ impl Run {
         if self.is_paused {
             return events;
         }
-        let mut planner = planner;
         if is_queued_answer {
             planner = planner.without_answer();
         }

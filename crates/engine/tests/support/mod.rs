@@ -151,6 +151,7 @@ pub fn agent() -> AgentSpec {
         egress: None,
         endpoint: None,
         is_parallel: false,
+        uses_sandbox: false,
     };
     AgentSpec {
         name: "tester".to_owned(),
@@ -181,6 +182,7 @@ pub fn agent() -> AgentSpec {
         repeats_max: 8,
         open_max: saggar_engine::OPEN_STEPS_DEFAULT,
         on: Default::default(),
+        snapshots: Default::default(),
         agents: BTreeMap::new(),
     }
 }

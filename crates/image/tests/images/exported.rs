@@ -30,6 +30,7 @@ fn facts() -> SnapshotFacts {
         bytes: 0,
         entries: 0,
         is_for_forks: false,
+        of_run: None,
     }
 }
 

@@ -32,7 +32,7 @@ impl Runs {
         match (instruction, block.kind) {
             (Instruction::Signal { .. } | Instruction::Pause | Instruction::ChildEnded(_), _) => Ok(Blocked::Waits),
             (Instruction::Resume, _) => Ok(Blocked::Lifted),
-            (Instruction::Decide { .. }, _) => Err(Fault::Conflict {
+            (Instruction::Decide { .. } | Instruction::RollBack { .. }, _) => Err(Fault::Conflict {
                 what: format!("run {} is blocked: {}", row.id, block.reason),
                 help: "resume it first, or cancel it".to_owned(),
             }),

@@ -112,10 +112,14 @@ pub(super) async fn shelve_report<J: Journal>(
             };
             Report::Replied { reply: ModelReply { text, calls, said }, usage }
         }
-        Report::Returned { result: ToolResult { content, is_error, network }, snapshot } => {
+        Report::Returned { result: ToolResult { content, is_error, network, restored }, snapshot } => {
             let content = shelve(journal, content).await?;
-            Report::Returned { result: ToolResult { content, is_error, network }, snapshot }
+            Report::Returned { result: ToolResult { content, is_error, network, restored }, snapshot }
         }
-        other @ (Report::Failed { .. } | Report::Delayed { .. } | Report::Unknown { .. } | Report::NeverDone) => other,
+        other @ (Report::Failed { .. }
+        | Report::Kept { .. }
+        | Report::Delayed { .. }
+        | Report::Unknown { .. }
+        | Report::NeverDone) => other,
     })
 }

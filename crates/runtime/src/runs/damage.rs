@@ -73,7 +73,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             // A human has ended it. Its resources can be released without knowing its history.
             Unread::Damaged(_) if run.state == RunState::Finished => {
                 let (id, project, sandbox) = (run.id.clone(), run.project.clone(), run.sandbox.clone());
-                let about = About { run: id, generation: run.generation, project, agent: nobody(), sandbox };
+                // Those that it never had have no sandbox either.
+                let earlier_generations = (0..run.generation).collect();
+                let (generation, agent) = (run.generation, nobody());
+                let about = About { run: id, generation, earlier_generations, project, agent, sandbox };
                 Ok(self.let_go(&self.effects.session(about)).await)
             }
             Unread::Damaged(reason) => {
@@ -108,6 +111,7 @@ fn nobody() -> AgentSpec {
         repeats_max: 1,
         open_max: 1,
         on: Default::default(),
+        snapshots: Default::default(),
         agents: BTreeMap::new(),
     }
 }

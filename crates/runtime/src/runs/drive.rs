@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Attempt, Effect, Entry, Input, Rejected, Report, RetryPolicy, Run, RunStatus};
+use saggar_engine::{Attempt, Effect, Entry, Event, Input, Rejected, Report, RetryPolicy, Run, RunFiles, RunStatus};
 use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
 use tokio::time::sleep;
 
@@ -40,6 +40,8 @@ const SLEPT_OVER: Duration = Duration::from_secs(30);
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// Time limit of a model call.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
+/// Time limit of a snapshot: longer than a sandbox is kept still for one.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2 * 60);
 /// Extra time of an effect before it is abandoned here: it has its own time limit, and its own way to end.
 const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 /// Retries of a failing store. The end of the lease ends them.
@@ -76,6 +78,8 @@ struct Driven<S> {
     session: Arc<S>,
     /// The sandbox that the row names.
     recorded: Option<saggar_domain::SandboxId>,
+    /// What the row has about its snapshots.
+    files: RunFiles,
     /// The newest letter that was seen. Letters left unread don't keep the run awake.
     seen: i64,
     /// Agents of its children that are known to be stored.
@@ -185,16 +189,25 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 run.apply(&decoded(entry.seq, read)?.event);
             }
         }
-        let agent = run.agent().cloned().ok_or_else(|| Unread::Damaged("its journal has no first entry".to_owned()))?;
-        let about = About {
+        if run.agent().is_none() {
+            return Err(Unread::Damaged("its journal has no first entry".to_owned()));
+        }
+        let session = self.session(&run, row.sandbox.clone());
+        let files = row.files.as_ref().and_then(|files| files.to_value().ok()).unwrap_or_default();
+        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), files, seen: 0, agents: BTreeSet::new() })
+    }
+
+    /// Starts to work for a run with a beginning.
+    fn session(&self, run: &Run, sandbox: Option<saggar_domain::SandboxId>) -> Arc<E::Session> {
+        let row = &self.claimed.run;
+        Arc::new(self.effects.session(About {
             run: row.id.clone(),
             generation: run.generation(),
+            earlier_generations: run.earlier_generations().to_vec(),
             project: row.project.clone(),
-            agent,
-            sandbox: row.sandbox.clone(),
-        };
-        let session = Arc::new(self.effects.session(about));
-        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), seen: 0, agents: BTreeSet::new() })
+            agent: run.agent().cloned().expect("the caller has looked"),
+            sandbox,
+        }))
     }
 
     /// Decides and applies the events: from here to the commit, memory is ahead of the journal.
@@ -260,9 +273,16 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
         }
         let target = driven.head + events.len() as u64;
+        let is_rolled_back = events.iter().any(|event| matches!(event, Event::RolledBack { .. }));
+        let generation = is_rolled_back.then(|| driven.run.generation());
+        if is_rolled_back {
+            // The sandbox is of another generation, and no longer the run's.
+            (driven.session, driven.recorded) = (self.session(&driven.run, None), None);
+        }
         let entries = (driven.head + 1..).zip(events).map(|(seq, event)| Entry::new(seq, event).encode()).collect();
         let summary = self.summary(driven);
         let sandbox = summary.sandbox.clone();
+        let files = Some(driven.run.files()).filter(|files| **files != driven.files);
         let append = Append {
             run: self.claimed.run.id.clone(),
             epoch: self.claimed.epoch,
@@ -273,6 +293,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             seen: driven.seen,
             children,
             letters,
+            files: files.and_then(JsonText::of),
+            generation,
         };
         let mut failures = 0;
         loop {
@@ -301,8 +323,13 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 }
             }
         }
+        if is_rolled_back {
+            // Its programs belong to what was undone. Tried again before the next use of a sandbox.
+            let _ = tokio::time::timeout(END_TIMEOUT, driven.session.end_earlier()).await;
+        }
         driven.head = target;
         driven.run.open_steps().iter().for_each(|open| pass_numbered("run/open", open.step));
+        driven.files.clone_from(driven.run.files());
         if sandbox.is_some() {
             driven.recorded = sandbox;
         }
@@ -394,6 +421,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     ) -> Result<Reporting, Stopped> {
         let (call, timeout) = match pending.work {
             engine::Work::CallModel | engine::Work::Probe(Effect::CallModel { .. }) => (None, MODEL_TIMEOUT),
+            engine::Work::TakeSnapshot => (None, SNAPSHOT_TIMEOUT),
             engine::Work::CallTool(call) => (Some(call), timeout_of(&driven.run, &call.tool)),
             engine::Work::Probe(effect) => {
                 let call = effect.call().ok_or(Stopped::Broken)?;
@@ -401,6 +429,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
         };
         let work = match call {
+            None if pending.work == engine::Work::TakeSnapshot => Work::TakeSnapshot,
             None => {
                 let request = match request_of(&driven.run) {
                     Some(request) => match self.until_readable(|| fetched(&self.journal, &request)).await {
@@ -428,7 +457,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let (step, attempt) = (pending.step, pending.attempt);
         let open = driven.run.open_steps().iter().find(|open| open.step == step);
         let class = open.map_or(engine::Class::Once, |open| open.class);
-        let task = Task { step, attempt, key: pending.key, class, work, timeout };
+        let files = driven.run.restorable(step);
+        let task = Task { step, attempt, key: pending.key, class, work, timeout, files };
         // Boxed before it is wrapped: it is large, and every layer would copy it.
         let doing = Box::pin(Arc::clone(&driven.session).perform(task));
         Ok(Box::pin(async move {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use saggar_domain::model::{ModelRequest, Tariff};
 use saggar_domain::{ProjectId, RunId, SandboxId, Timestamp, Uptime};
-use saggar_engine::{AgentSpec, Class, EffectKey, Report};
+use saggar_engine::{AgentSpec, Class, EffectKey, Report, Restored};
 
 /// The world, for a worker.
 pub trait Effects: Clone + Send + Sync + 'static {
@@ -35,6 +35,8 @@ pub struct About {
     pub run: RunId,
     /// The branch of its tree.
     pub generation: u32,
+    /// Those that it had before it was rolled back: their sandboxes are to be ended.
+    pub earlier_generations: Vec<u32>,
     pub project: ProjectId,
     pub agent: AgentSpec,
     /// Its sandbox, if it has one.
@@ -52,6 +54,8 @@ pub trait Session: Send + Sync + 'static {
     fn sandbox(&self) -> Option<SandboxId>;
     /// The run is idle for a while: its sandbox may be paused.
     fn rest(&self) -> impl Future<Output = ()> + Send;
+    /// The run was rolled back: ends what it held before.
+    fn end_earlier(&self) -> impl Future<Output = ()> + Send;
     /// Whether the run may have resources that must be released when it is over.
     fn may_hold(&self) -> bool;
     /// The run is over: releases its resources. `false` if that failed and may be retried.
@@ -69,6 +73,8 @@ pub struct Task {
     pub class: Class,
     pub work: Work,
     pub timeout: Duration,
+    /// What a sandbox starts with, if the run has none.
+    pub files: Restored,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +91,8 @@ pub enum Work {
         /// JSON text.
         arguments: String,
     },
+    /// Take a snapshot of the run's sandbox.
+    TakeSnapshot,
     /// Probe whether that call was done.
     Probe { tool: String, arguments: String },
 }

@@ -140,11 +140,11 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
             let others = agent.agents.values().flat_map(|other| &other.system);
             agent.system.iter().chain([&agent.task]).chain(others).collect()
         }
-        Event::Forked { message, .. } => message.iter().collect(),
+        Event::Forked { message, .. } | Event::RolledBack { message, .. } => message.iter().collect(),
         Event::StepIntended { effect, .. } => {
             let asked = match effect {
                 Effect::AskHuman { question: body, .. } | Effect::Delegate { task: body, .. } => Some(body),
-                Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } => None,
+                Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } | Effect::TakeSnapshot => None,
             };
             effect.call().into_iter().flat_map(of_call).chain(asked).collect()
         }
@@ -152,7 +152,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
             Settled::Replied(reply) => reply.bodies(),
             Settled::Returned(result) => vec![&result.content],
             Settled::Ended(ChildEnd { outcome: RunOutcome::Completed { answer }, .. }) => vec![answer],
-            Settled::Ended(_) | Settled::GaveUp(_) => Vec::new(),
+            Settled::Ended(_) | Settled::GaveUp(_) | Settled::Kept => Vec::new(),
         },
         Event::SignalReceived { body, .. } => vec![body],
         Event::StepDecided { decision: saggar_engine::Decision::Done(body), .. } => vec![body],

@@ -2,8 +2,8 @@
 //! history.
 
 use saggar_domain::RunId;
-use saggar_engine::{Body, Effect, Entry, Event};
-use saggar_store::{Fork, ForkError, RunRow};
+use saggar_engine::{Body, Effect, Entry, Event, Restored};
+use saggar_store::{Fork, ForkError, JsonText, RunRow};
 
 use super::bodies::shelve;
 use super::handle::Runs;
@@ -31,6 +31,8 @@ pub struct Forked {
     pub row: RunRow,
     /// The calls that were open at the fork, which the fork repeats.
     pub does_again: Vec<OpenCall>,
+    /// The files that it begins with; `None` if they are in no snapshot.
+    pub files: Option<Restored>,
 }
 
 /// A call that was open.
@@ -43,8 +45,8 @@ pub struct OpenCall {
 }
 
 impl Runs {
-    /// Starts a run that shares this one's history up to there. Files are not restored: the fork is marked
-    /// logical-only.
+    /// Starts a run that shares this one's history up to there. Its files are those of the newest snapshot before; without
+    /// one, the fork is marked logical-only.
     ///
     /// Calls that are open there are repeated by the fork, with keys of its own. If that could do harm, the fork is
     /// refused: a human decides first, or forks before that step.
@@ -62,22 +64,26 @@ impl Runs {
             ForkAt::Step(step) => self.end_of_step(&parent, step).await?,
         };
         let (through, does_again) = self.open_calls(&parent, through).await?;
+        let files = self.files_at(&parent, through, &does_again).await?;
         let message = match message {
             Some(message) => Some(shelve(self.store(), message).await?),
             None => None,
         };
         let (id, created_at) = (RunId::from_random(random()), now());
-        let fork =
-            Fork { project: permit.project().clone(), parent: parent.id.clone(), through, id: id.clone(), created_at };
-        let (new, of) = (id.clone(), parent.id.clone());
+        let stored = files.as_ref().and_then(JsonText::of);
+        let files = files.and_then(|files| files.restored).map(|restored| restored.files);
+        let project = permit.project().clone();
+        let fork = Fork { project, parent: parent.id.clone(), through, id: id.clone(), created_at, files: stored };
+        let (new, of, begins_with) = (id.clone(), parent.id.clone(), files.clone());
         let first = move |generation: u32, seq: u64| {
             let event = Event::Forked {
                 run: new.clone(),
                 parent: of.clone(),
                 generation,
                 message: message.clone(),
-                is_logical_only: true,
+                is_logical_only: begins_with.is_none(),
                 does_again: true,
+                files: begins_with.clone(),
                 at: created_at,
             };
             Entry::new(seq, event).encode()
@@ -89,7 +95,7 @@ impl Runs {
             Err(ForkError::Store(error)) => return Err(error.into()),
         }
         self.hub().wake();
-        Ok(Forked { row: self.row(permit, &id).await?, does_again })
+        Ok(Forked { row: self.row(permit, &id).await?, does_again, files })
     }
 
     /// The position to cut the history at, and the calls that are open there.

@@ -8,7 +8,8 @@ use saggar_domain::model::RouteName;
 use saggar_domain::net::Rules;
 use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState, WorkspaceName};
 use saggar_engine::{
-    AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run, ToolSpec, WhenUncertain,
+    AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run, SnapshotRules, ToolSpec,
+    WhenUncertain,
 };
 use saggar_gateway::Gateway;
 use saggar_store::{Idempotency, JournalEntry, NewRun as NewRow, Page, Removal, RunInsertion, RunQuery, RunRow, Store};
@@ -341,6 +342,7 @@ fn check_one(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
         Rules::new(egress.clone()).map_err(Fault::Refused)?;
     }
     check_fallbacks(agent)?;
+    check_snapshots(name, agent)?;
     agent.sandbox.check().map_err(Fault::Refused)?;
     // A model that asks for a tool it doesn't have is told so and can go on. A script can't.
     match called.iter().find(|tool| !agent.tools.contains_key(*tool)) {
@@ -393,6 +395,19 @@ fn check_fallbacks(agent: &AgentSpec) -> Result<(), Fault> {
         );
     }
     Ok(())
+}
+
+/// Refuses snapshots that would never be taken.
+fn check_snapshots(name: &str, agent: &AgentSpec) -> Result<(), Fault> {
+    let is_used = agent.tools.values().any(|tool| tool.uses_sandbox);
+    if agent.snapshots == SnapshotRules::default() || is_used {
+        return Ok(());
+    }
+    Err(Fault::Refused(Problem::new(
+        Code::Contradiction,
+        format!("snapshots: agent {name:?} wants snapshots of its sandbox, and has no tool that works in one"),
+        "add such a tool, as `shell = {}` in [tools], or remove [snapshots]",
+    )))
 }
 
 pub(super) fn refuse(message: String) -> Fault {

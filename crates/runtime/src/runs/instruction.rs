@@ -5,8 +5,8 @@ use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
 /// The newest known version. Version 2 added child runs, version 3 added answers that name their question, version 4
-/// decisions that name their attempt.
-const VERSION: u32 = 4;
+/// decisions that name their attempt, version 5 rollbacks.
+const VERSION: u32 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
@@ -30,6 +30,13 @@ pub enum Instruction {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         attempt: Option<u32>,
         decision: Decision,
+    },
+    /// Go on from the end of an earlier step.
+    RollBack {
+        step: u64,
+        /// A message to the agent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        message: Option<Body>,
     },
     /// The child that the run waits for has ended. Only runs send this.
     ChildEnded(ChildEnd),
@@ -59,6 +66,7 @@ impl Instruction {
             | Self::Cancel
             | Self::Decide { attempt: None, .. } => 1,
             Self::ChildEnded(_) => 2,
+            Self::RollBack { .. } => 5,
         }
     }
 
@@ -72,7 +80,12 @@ impl Instruction {
     pub(super) fn is_data(&self) -> bool {
         match self {
             Self::Signal { .. } => true,
-            Self::Pause | Self::Resume | Self::Cancel | Self::Decide { .. } | Self::ChildEnded(_) => false,
+            Self::Pause
+            | Self::Resume
+            | Self::Cancel
+            | Self::Decide { .. }
+            | Self::RollBack { .. }
+            | Self::ChildEnded(_) => false,
         }
     }
 
@@ -97,6 +110,7 @@ impl Instruction {
                 let attempt = attempt.or_else(|| open.map(|open| if was_open(open) { open.attempt } else { 0 }));
                 Input::Decide { step, attempt, decision }
             }
+            Self::RollBack { step, message } => Input::RollBack { step, message },
             Self::ChildEnded(end) => Input::ChildEnded(end),
         }
     }

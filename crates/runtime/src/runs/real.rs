@@ -124,6 +124,7 @@ impl Session for RealSession {
                 (None, Some((call, _))) => call(&self.hands, &task, arguments).await,
                 (None, None) => returned(format!("unknown tool {tool:?}"), true),
             },
+            Work::TakeSnapshot => self.hands.sandbox.snapshot(&task).await,
             Work::Probe { tool, arguments } => match executor(tool) {
                 Some((_, Some(probe))) => probe(&self.hands, &task, arguments).await,
                 Some((_, None)) | None => Report::unknown(format!("{tool:?} can't be probed")),
@@ -141,6 +142,13 @@ impl Session for RealSession {
 
     async fn rest(&self) {
         self.hands.sandbox.rest().await;
+    }
+
+    async fn end_earlier(&self) {
+        // If that fails, the next use of the sandbox does it, or the end of the run.
+        if let Err(fault) = self.hands.sandbox.end_earlier_generations().await {
+            tracing::warn!(error = %fault, "ending the sandbox of a run that was rolled back failed");
+        }
     }
 
     fn may_hold(&self) -> bool {

@@ -47,7 +47,8 @@ impl Standing {
             | Effect::CallModel { .. }
             | Effect::CallTool { .. }
             | Effect::Wait { .. }
-            | Effect::Delegate { .. } => None,
+            | Effect::Delegate { .. }
+            | Effect::TakeSnapshot => None,
         }
     }
 
@@ -73,9 +74,12 @@ impl Standing {
         }
     }
 
-    /// The step's tool, or `model`.
+    /// The step's tool, or `model` or `snapshot`.
     pub(super) fn what(&self) -> &str {
-        self.effect.call().map_or("model", |call| &call.tool)
+        match &self.effect {
+            Effect::TakeSnapshot => "snapshot",
+            effect => effect.call().map_or("model", |call| &call.tool),
+        }
     }
 }
 
@@ -146,7 +150,7 @@ impl Runs {
                 }
                 (_, Effect::Wait { until, signal, .. }) => DoingNow::Waits { until: *until, signal: signal.clone() },
                 (_, Effect::Delegate { child, .. }) => DoingNow::Delegates(child.clone()),
-                (_, Effect::CallModel { .. } | Effect::CallTool { .. }) => DoingNow::InProgress,
+                (_, Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot) => DoingNow::InProgress,
             };
             let (what, since) = (standing.what().to_owned(), standing.last.at());
             open.push(OpenNow { step: standing.step, attempt: standing.attempt, what, doing, since });
@@ -180,7 +184,8 @@ impl Runs {
                 }
                 let Entry { v, event, .. } =
                     Entry::decode(&entry.entry).map_err(|error| unreadable(&run.id, entry.seq, error))?;
-                if matches!(event, Event::Forked { .. } | Event::RunStarted { .. }) {
+                // Nothing that was open before is open after these.
+                if matches!(event, Event::Forked { .. } | Event::RolledBack { .. } | Event::RunStarted { .. }) {
                     break 'journal;
                 }
                 let Some(step) = event.step() else { continue };

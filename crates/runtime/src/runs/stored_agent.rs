@@ -111,6 +111,7 @@ mod tests {
             repeats_max: 8,
             open_max: 1,
             on: Default::default(),
+            snapshots: Default::default(),
             agents: Default::default(),
         };
         let (run, at) = (RunId::from_random([1; 16]), Timestamp::from_millis(5));

@@ -47,11 +47,16 @@ impl Runs {
                 let decision = Decision::Done(shelve(self.store(), body).await?);
                 Instruction::Decide { step, attempt, decision }
             }
+            Instruction::RollBack { step, message: Some(message) } => {
+                Instruction::RollBack { step, message: Some(shelve(self.store(), message).await?) }
+            }
             // Runs send these to each other by what they append.
             Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
-            other @ (Instruction::Pause | Instruction::Resume | Instruction::Cancel | Instruction::Decide { .. }) => {
-                other
-            }
+            other @ (Instruction::Pause
+            | Instruction::Resume
+            | Instruction::Cancel
+            | Instruction::Decide { .. }
+            | Instruction::RollBack { message: None, .. }) => other,
         };
         if row.outcome.is_some() {
             return Err(finished(&row));
@@ -88,7 +93,9 @@ impl Runs {
             }
             // One unread letter is enough.
             Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
-            Instruction::Pause | Instruction::Resume | Instruction::ChildEnded(_) => (None, LetterRoom::Control),
+            Instruction::Pause | Instruction::Resume | Instruction::RollBack { .. } | Instruction::ChildEnded(_) => {
+                (None, LetterRoom::Control)
+            }
         };
         let id = own.or(id).unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
         let body = instruction.encode().ok_or_else(|| refuse("the message is too long".to_owned()))?;

@@ -153,6 +153,7 @@ impl Sandboxes {
             bytes: 0,
             entries: 0,
             is_for_forks: false,
+            of_run: None,
         };
         let limits = Limits { bytes_max: self.settings().import_size_max.bytes(), ..Limits::default() };
         let archive = SnapshotArchive { source: upload.source(), digest, limits, stop: Arc::default() };

@@ -3,6 +3,7 @@
 use saggar_domain::{ProjectId, SandboxId, SnapshotId, SnapshotRecord, TemplateName, Timestamp};
 use saggar_image::Rest;
 
+use super::of_run::Needed;
 use super::{SNAPSHOTS, SnapshotView};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -61,6 +62,12 @@ impl Sandboxes {
     /// Removes a snapshot. What sandboxes, templates and other snapshots use of it stays for them.
     pub async fn remove_snapshot(&self, permit: &Permit, id: &SnapshotId) -> Result<TemplateRest, Fault> {
         permit.check(|action| *action == Action::Manage(SNAPSHOTS))?;
+        if let Some(run) = self.run_that_needs(permit.project(), id).await? {
+            return Err(Fault::Conflict {
+                what: format!("run {run} needs snapshot {id}: it can go back to it"),
+                help: format!("it is removed with the run: saggar runs rm {run}"),
+            });
+        }
         let (this, project, id) = (self.clone(), permit.project().clone(), id.clone());
         // Continues if the client disconnects.
         let work = tokio::spawn(async move {
@@ -82,21 +89,23 @@ impl Sandboxes {
     /// Removes snapshots whose time is over, and those for forks that have ended.
     pub(crate) async fn sweep_snapshots(&self) {
         let this = self.clone();
-        let swept = blocking("removing old snapshots", move || {
-            for project in this.projects_with_templates() {
-                // What is wrong with one project must not keep another one's.
-                if let Err(fault) = this.sweep_snapshots_of(&project) {
-                    tracing::warn!(%project, error = %fault, "old snapshots can't be removed");
-                }
+        let projects = blocking("listing projects", move || Ok(this.projects_with_templates())).await;
+        for project in projects.unwrap_or_default() {
+            // What is wrong with one project must not keep another one's.
+            if let Err(fault) = self.sweep_project(&project).await {
+                tracing::warn!(%project, error = %fault, "old snapshots can't be removed");
             }
-            Ok(())
-        });
-        if let Err(fault) = swept.await {
-            tracing::warn!(error = %fault, "old snapshots can't be removed");
         }
     }
 
-    fn sweep_snapshots_of(&self, project: &ProjectId) -> Result<(), Fault> {
+    async fn sweep_project(&self, project: &ProjectId) -> Result<(), Fault> {
+        // Read before the snapshots are listed: one that is taken meanwhile is named by no run yet.
+        let needed = self.needed_by_runs(project).await?;
+        let (this, project) = (self.clone(), project.clone());
+        blocking("removing old snapshots", move || this.sweep_snapshots_of(&project, needed.as_ref())).await
+    }
+
+    fn sweep_snapshots_of(&self, project: &ProjectId, needed: Option<&Needed>) -> Result<(), Fault> {
         let store = self.template_store(project)?;
         let lost = store.remove_lost_snapshots().map_err(Fault::Refused)?;
         for id in &lost {
@@ -108,7 +117,8 @@ impl Sandboxes {
         for record in store.snapshots().map_err(Fault::Refused)? {
             let is_unused = record.facts.is_for_forks && !self.is_forking(&record.id);
             let is_unused = is_unused && self.users_of(project, &record.id).is_empty();
-            if !is_unused && !is_expired(&record, now()) {
+            let is_left_over = needed.is_some_and(|needed| needed.is_left_over(&record));
+            if !is_unused && !is_left_over && !is_expired(&record, now()) {
                 continue;
             }
             match store.remove_snapshot(&record.id) {

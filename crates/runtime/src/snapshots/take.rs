@@ -69,6 +69,7 @@ impl Sandboxes {
             bytes: 0,
             entries: 0,
             is_for_forks: purpose == Purpose::Forks,
+            of_run: take.of_run,
         };
         let (this, taken_of) = (self.clone(), Arc::clone(live));
         let write = move || this.write_snapshot(&taken_of, id, description.based_on, facts);

@@ -203,6 +203,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         egress: None,
         endpoint: None,
         is_parallel: false,
+        uses_sandbox: false,
     };
     AgentSpec {
         name: name.to_owned(),
@@ -224,6 +225,7 @@ pub fn agent(name: &str, class: Class, url: &str, calls: usize) -> AgentSpec {
         repeats_max: 8,
         open_max: saggar_engine::OPEN_STEPS_DEFAULT,
         on: Default::default(),
+        snapshots: Default::default(),
         agents: BTreeMap::new(),
     }
 }

@@ -25,6 +25,7 @@ fn careful() -> AgentSpec {
 fn world(tries: Vec<Report>) -> World {
     let tries = Mutex::new(tries.into_iter());
     World::of(move |task| match &task.work {
+        Work::TakeSnapshot => unreachable!("its agent wants none"),
         Work::CallModel { replies: 0, .. } => {
             let call = ToolCall {
                 id: "1".to_owned(),

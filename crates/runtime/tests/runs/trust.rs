@@ -98,6 +98,8 @@ async fn spoil(place: &Place, run: &RunId) {
         seen: 0,
         children: Vec::new(),
         letters: Vec::new(),
+        files: None,
+        generation: None,
     };
     store.append(append).await.unwrap();
     for taken in taken {

@@ -98,6 +98,8 @@ impl Session for OneRun {
 
     async fn rest(&self) {}
 
+    async fn end_earlier(&self) {}
+
     fn may_hold(&self) -> bool {
         self.sandbox().is_some()
     }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use saggar_api::{DecideStep, ForkRun, ListRuns, Run, RunList, SignalRun, StartRun, route};
+use saggar_api::{DecideStep, ForkRun, ListRuns, RollBackRun, RolledBackRun, Run, RunList, SignalRun, StartRun, route};
 use saggar_engine::{AgentSpec, Body};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
@@ -29,6 +29,7 @@ resource! {
         route::RUN_CANCEL => post cancel;
         route::RUN_DECIDE => post decide;
         route::RUN_FORK => post fork;
+        route::RUN_ROLLBACK => post roll_back;
     }
 }
 
@@ -199,8 +200,9 @@ pub(crate) async fn decide(
 
 /// Start a new run from this one's history
 ///
-/// The fork shares the history up to that point. Files are not restored. If a call is open there, the fork repeats it
-/// with its own key: `parent.does_again` names it. If the call may be made only once, or its outcome is unknown, the
+/// The fork shares the history up to that point. Its files are those of the newest snapshot before; `files.restored` says
+/// which, and which changes they lack. Without a snapshot, files are not restored. If a call is open there, the fork
+/// repeats it with its own key: `parent.does_again` names it. If the call may be made only once, or its outcome is unknown, the
 /// fork is refused with a conflict.
 #[utoipa::path(
     post, path = "/api/v1/runs/{id}/fork", tag = "runs", operation_id = "forkRun",
@@ -218,9 +220,31 @@ pub(crate) async fn fork(
     Ok((StatusCode::CREATED, axum::Json(wire_run::forked(forked)?)).into_response())
 }
 
+/// Take a run back to an earlier step, with its files
+///
+/// The run keeps its id and its journal, and goes on from the end of that step as a new generation: keys are new, what was
+/// spent stays spent, and a call in progress is abandoned. Its files are those of the newest snapshot before. Effects
+/// outside its sandbox aren't undone: `stays_done` lists them. Refused with a conflict if the run has finished, if other
+/// steps were open at the end of that step, if an earlier rollback has undone it, if its files are in no snapshot that is
+/// kept, or while a call is in progress that may be made only once.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/rollback", tag = "runs", operation_id = "rollBackRun",
+    params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
+    request_body = RollBackRun,
+    responses((status = 202, description = "The request is stored, and the run will go back", body = RolledBackRun)),
+)]
+pub(crate) async fn roll_back(
+    allowed: OnRun<TellRun>,
+    State(server): State<Shared>,
+    Json(RollBackRun { at_step, message }): Json<RollBackRun>,
+) -> Result<Response, Refusal> {
+    let back = server.runs.roll_back(&allowed.permit, at_step, message.map(Body::text)).await?;
+    Ok((StatusCode::ACCEPTED, axum::Json(wire_run::rolled_back(back))).into_response())
+}
+
 /// Remove a finished run
 ///
-/// Its journal and its child runs are removed with it. A run whose history a fork uses can't be removed before the
+/// Its journal, its snapshots and its child runs are removed with it. A run whose history a fork uses can't be removed before the
 /// fork.
 #[utoipa::path(
     delete, path = "/api/v1/runs/{id}", tag = "runs", operation_id = "removeRun",

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use saggar_api::{
     CreateSnapshot, CreatedSandbox, DiffQuery, ForkOutcome, ForkSandbox, ForkedSandboxes, ImportSnapshot,
     ListSnapshots, RemovedSnapshot, RollBackSandbox, Sandbox, Secret, Snapshot, SnapshotChange, SnapshotChangeKind,
-    SnapshotDiff, SnapshotList, TemplateRest, route,
+    SnapshotDiff, SnapshotList, SnapshotOfRun, TemplateRest, route,
 };
 use saggar_domain::SnapshotId;
 use saggar_http::Refusal;
@@ -64,7 +64,8 @@ pub(crate) async fn take(
 ) -> Result<(StatusCode, axum::Json<Snapshot>), Refusal> {
     let labels = wire::labels(labels.iter())?;
     let keep_for = ttl.map(|ttl| wire::lifetime("ttl", ttl)).transpose()?;
-    let taken = server.sandboxes.take_snapshot(&allowed.permit, TakeSnapshot { name, labels, keep_for }).await?;
+    let taken =
+        server.sandboxes.take_snapshot(&allowed.permit, TakeSnapshot { name, labels, keep_for, of_run: None }).await?;
     Ok((StatusCode::CREATED, axum::Json(shown(taken))))
 }
 
@@ -196,7 +197,7 @@ pub(crate) async fn import(
     let labels = wire::labels(label.iter().map(|label| (label.name(), label.value())))?;
     let keep_for = ttl.map(|ttl| wire::lifetime("ttl", ttl)).transpose()?;
     let upload = received(&server, pieces, server.sandboxes.begin_snapshot_upload(&allowed.permit)).await?;
-    let take = TakeSnapshot { name, labels, keep_for };
+    let take = TakeSnapshot { name, labels, keep_for, of_run: None };
     let brought = server.sandboxes.import_snapshot(&allowed.permit, upload, digest, take).await?;
     Ok((StatusCode::CREATED, axum::Json(shown(brought))))
 }
@@ -263,6 +264,7 @@ fn shown(view: SnapshotView) -> Snapshot {
         name: facts.name,
         sandbox_id: facts.sandbox,
         parent_id: facts.parent,
+        of_run: facts.of_run.map(|of| SnapshotOfRun { run_id: of.run, step: of.step }),
         labels: wire::shown_labels(&facts.labels),
         created_at: wire::time(facts.created_at),
         expires_at: facts.expires_at.map(wire::time),

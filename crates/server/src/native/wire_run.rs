@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use saggar_api as api;
 use saggar_domain::{AgentSandbox, HostUser, RunState, Timeout};
 use saggar_engine::{
-    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, Fallbacks, ModelRef, OPEN_STEPS_DEFAULT,
-    OwnDirectory, RetryPolicy, ToolSpec, Unanswered, WhenFailing, WhenUncertain,
+    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, Fallbacks, KeptFiles, ModelRef, OPEN_STEPS_DEFAULT,
+    OwnDirectory, Restored, RetryPolicy, RunFiles, SnapshotRules, ToolSpec, Unanswered, WhenFailing, WhenUncertain,
 };
 use saggar_http::Refusal;
 use saggar_http::wire;
-use saggar_runtime::runs::{DoingNow, ForkAt, Forked, OpenCall, OpenNow, Replay, Tool, default_class};
+use saggar_runtime::runs::{
+    DoingNow, DoneCall, ForkAt, Forked, Needs, OpenCall, OpenNow, Replay, RollBack, Tool, default_class,
+};
 use saggar_store::RunRow;
 use serde::Deserialize;
 
@@ -100,19 +102,21 @@ pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
         repeats_max,
         parallel,
         on,
+        snapshots,
         agents,
     } = agent;
     let identity = Some(AgentIdentity { version, hash });
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
-        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel, on } = other;
+        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel, on, snapshots } = other;
         let other = spec(name.clone(), system, String::new(), model, tools, budget, (repeats_max, parallel));
-        (name, AgentSpec { sandbox, on: fallbacks(on), ..other })
+        (name, AgentSpec { sandbox, on: fallbacks(on), snapshots: snapshot_rules(snapshots), ..other })
     });
     AgentSpec {
         identity,
         sandbox,
         on: fallbacks(on),
+        snapshots: snapshot_rules(snapshots),
         agents: others.collect(),
         ..spec(name, system, task, model, tools, budget, (repeats_max, parallel))
     }
@@ -143,7 +147,8 @@ fn spec(
         let timeout_ms = tool.timeout.map(millis).or(own).unwrap_or(TOOL_TIMEOUT_MS);
         let own = class != Class::Once && (endpoint.is_some() || described.is_some_and(|tool| tool.is_parallel));
         let is_parallel = tool.parallel.unwrap_or(own);
-        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, endpoint, is_parallel })
+        let uses_sandbox = endpoint.is_none() && described.is_some_and(|tool| tool.needs == Needs::Sandbox);
+        (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, endpoint, is_parallel, uses_sandbox })
     });
     let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {
@@ -159,6 +164,7 @@ fn spec(
         repeats_max: repeats_max.unwrap_or(REPEATS),
         open_max: parallel.unwrap_or(OPEN_STEPS_DEFAULT),
         on: Fallbacks::default(),
+        snapshots: SnapshotRules::default(),
         agents: BTreeMap::new(),
     }
 }
@@ -193,6 +199,11 @@ fn fallbacks(on: api::AgentFallbacks) -> Fallbacks {
     }
 }
 
+fn snapshot_rules(snapshots: api::AgentSnapshots) -> SnapshotRules {
+    let api::AgentSnapshots { every, before, at_end } = snapshots;
+    SnapshotRules { every, before: before.into_iter().map(class).collect(), at_end }
+}
+
 fn class(class: api::EffectClass) -> Class {
     match class {
         api::EffectClass::Pure => Class::Pure,
@@ -210,6 +221,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
     let outcome = row.outcome.map(|outcome| outcome.to_value()).transpose().map_err(|_| Refusal::internal())?;
     // A running or queued run is due all the time; only a waiting one has a meaningful time.
     let wake_at = row.wake_at.filter(|_| row.state == RunState::Waiting).map(wire::time);
+    let files = row.files.map(|files| files.to_value()).transpose().map_err(|_| Refusal::internal())?.map(files_of_run);
     let is_without_room = row.state == RunState::Waiting && row.room_since.is_some();
     Ok(api::Run {
         waiting_for: is_without_room.then(|| "sandbox".to_owned()),
@@ -234,9 +246,41 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         parked: None,
         open_steps: Vec::new(),
         sandbox_id: row.sandbox,
+        files,
         outcome,
         blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })
+}
+
+fn files_of_run(files: RunFiles) -> api::RunFiles {
+    let RunFiles { kept, restored: at } = files;
+    let restored = at.map(|at| api::RestoredFiles { after_step: Some(at.after), ..restored(at.files) });
+    api::RunFiles { snapshots: kept.into_iter().map(snapshot).collect(), restored }
+}
+
+fn restored(files: Restored) -> api::RestoredFiles {
+    let Restored { from, older_from } = files;
+    api::RestoredFiles { after_step: None, snapshot: from.map(snapshot), older_from_step: older_from }
+}
+
+fn snapshot(kept: KeptFiles) -> api::RunSnapshot {
+    api::RunSnapshot { step: kept.step, id: kept.snapshot }
+}
+
+pub(crate) fn rolled_back(back: RollBack) -> api::RolledBackRun {
+    let RollBack { run: id, to, files, stays_done } = back;
+    let call = |DoneCall { step, tool, class, is_certain, in_sandbox, child }| {
+        let class = match class {
+            // Neither is listed.
+            Class::Pure | Class::Model => api::EffectClass::Pure,
+            Class::Keyed => api::EffectClass::Keyed,
+            Class::Probeable => api::EffectClass::Probeable,
+            Class::Once => api::EffectClass::Once,
+        };
+        api::StaysDone { step, tool, class, is_certain, in_sandbox, child }
+    };
+    let stays_done = stays_done.into_iter().map(call).collect();
+    api::RolledBackRun { id, at_step: to, files: restored(files), stays_done }
 }
 
 /// A fork, with the calls that it repeats.

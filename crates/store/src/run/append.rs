@@ -25,6 +25,9 @@ const MOVE: &str = "
 const STEP: &str = "
     UPDATE run SET head = ?2, updated_at = ?3
     WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3 AND room_since IS NULL";
+const SET_FILES: &str = "UPDATE run SET files_json = ?2 WHERE id = ?1";
+/// The sandbox of a run that was rolled back is of another generation.
+const BEGIN_AGAIN: &str = "UPDATE run SET generation = ?2, sandbox_id = NULL WHERE id = ?1";
 /// A run that is over and has nothing to release needs no holder.
 const LET_GO: &str = "UPDATE run SET holder = NULL, lease_until = NULL WHERE id = ?1";
 /// A letter that arrived in the meantime, unknown to the writer, keeps its run awake.
@@ -54,6 +57,10 @@ pub struct Append {
     pub children: Vec<NewRun>,
     /// Letters to other runs. A finished run receives none.
     pub letters: Vec<NewLetter>,
+    /// Its snapshots, and where its files come from, if that is new.
+    pub files: Option<JsonText>,
+    /// The generation of a run that was rolled back. It has no sandbox then.
+    pub generation: Option<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +127,12 @@ fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appen
         }
     } else if !goes_on {
         column::execute(connection, WAKE, (id, column::millis(summary.at), append.seen))?;
+    }
+    if let Some(files) = &append.files {
+        column::execute(connection, SET_FILES, (id, files.as_str()))?;
+    }
+    if let Some(generation) = append.generation {
+        column::execute(connection, BEGIN_AGAIN, (id, generation))?;
     }
     for child in &append.children {
         create::insert_child(connection, child)?;

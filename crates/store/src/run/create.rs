@@ -9,14 +9,15 @@ use super::{blob, get, sum};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
+use crate::json_text::JsonText;
 use crate::sandbox::{IDEMPOTENCY_RETENTION, Idempotency};
 use crate::store::Store;
 use crate::writer::Durability;
 
 const INSERT: &str = "
     INSERT INTO run (id, project_id, agent, state, created_at, updated_at, head, wake_at, root_id, parent_id,
-        parent_through, generation, child_of, child_of_step, labels_json)
-    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
+        parent_through, generation, child_of, child_of_step, labels_json, files_json)
+    VALUES (?1, ?2, ?3, 'queued', ?4, ?4, ?5, ?4, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)";
 const EXISTS: &str = "SELECT 1 AS is_there FROM run WHERE id = ?1";
 const FIND_KEY: &str = "
     SELECT request_hash, run_id FROM run_request WHERE project_id = ?1 AND key = ?2 AND created_at > ?3";
@@ -57,6 +58,8 @@ pub struct Fork {
     /// The new run.
     pub id: RunId,
     pub created_at: Timestamp,
+    /// The files that it begins with, if they are in a snapshot.
+    pub files: Option<JsonText>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -78,7 +81,7 @@ impl Store {
             {
                 return Ok(earlier);
             }
-            insert(connection, &new, None, &new.id, 0, 1, &new.first)?;
+            insert(connection, &new, None, &new.id, 0, 1, None)?;
             if let Some(idempotency) = &idempotency {
                 let params = (
                     new.project.as_str(),
@@ -120,7 +123,7 @@ impl Store {
                 child_of: None,
             };
             let from = Some((&parent.id, fork.through));
-            insert(connection, &new, from, &parent.root, generation, seq, &new.first)?;
+            insert(connection, &new, from, &parent.root, generation, seq, fork.files.as_ref())?;
             Ok(Ok(generation))
         };
         self.write(Durability::Power, work).await?
@@ -132,7 +135,7 @@ impl Store {
 pub(super) fn insert_child(connection: &Connection, new: &NewRun) -> Result<(), Error> {
     match column::one(connection, EXISTS, [new.id.as_str()], |_| Ok(()))? {
         Some(()) => Ok(()),
-        None => insert(connection, new, None, &new.id, 0, 1, &new.first),
+        None => insert(connection, new, None, &new.id, 0, 1, None),
     }
 }
 
@@ -157,8 +160,9 @@ fn insert(
     root: &RunId,
     generation: u32,
     seq: u64,
-    first: &str,
+    files: Option<&JsonText>,
 ) -> Result<(), Error> {
+    let first = &new.first;
     let params = (
         new.id.as_str(),
         new.project.as_str(),
@@ -172,6 +176,7 @@ fn insert(
         new.child_of.as_ref().map(|(parent, _)| parent.as_str()),
         new.child_of.as_ref().map(|(_, step)| column::count(*step)),
         column::to_json(&new.labels),
+        files.map(JsonText::as_str),
     );
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a run of that id"),

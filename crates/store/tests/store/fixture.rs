@@ -170,5 +170,7 @@ pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str], state: RunSt
         seen: 0,
         children: Vec::new(),
         letters: Vec::new(),
+        files: None,
+        generation: None,
     }
 }

@@ -72,6 +72,8 @@ async fn take(store: &Store, run: &RunId, entries: &[String], children: Vec<NewR
         seen: 0,
         children,
         letters: Vec::new(),
+        files: None,
+        generation: None,
     }
 }
 
@@ -118,7 +120,14 @@ async fn a_run_whose_past_a_fork_has_goes_after_the_fork() {
     let parent = begin(&store, new_run(&project, "a")).await;
     finish(&store, &parent, &[], Vec::new(), NOW).await;
     let id = RunId::from_random(random());
-    let fork = Fork { project: project.clone(), parent: parent.clone(), through: 1, id: id.clone(), created_at: NOW };
+    let fork = Fork {
+        project: project.clone(),
+        parent: parent.clone(),
+        through: 1,
+        id: id.clone(),
+        created_at: NOW,
+        files: None,
+    };
     store.fork_run(fork, |_, _| "{}".to_owned()).await.unwrap();
     let removal = store.remove_run(project.clone(), parent.clone(), NOW).await;
     assert_eq!(removal, Ok(Removal::ForkedBy(id.clone())));
@@ -240,7 +249,14 @@ async fn runs_that_cannot_go_yet_do_not_keep_others_from_going() {
         finish(&store, &parent, &[], vec![child], NOW).await;
         finish(&store, &child_id, &[], Vec::new(), NOW).await;
         let id = RunId::from_random(random());
-        let fork = Fork { project: project.clone(), parent: child_id, through: 1, id: id.clone(), created_at: NOW };
+        let fork = Fork {
+            project: project.clone(),
+            parent: child_id,
+            through: 1,
+            id: id.clone(),
+            created_at: NOW,
+            files: None,
+        };
         store.fork_run(fork, |_, _| "{}".to_owned()).await.unwrap();
         stuck.push((parent, id));
     }

@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v9.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v10.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -21,8 +21,9 @@ use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbo
 
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
+const V10: &str = include_str!("../golden/v10.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 8] = [
+pub const DUMPS: [(u32, &str); 9] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
@@ -31,6 +32,7 @@ pub const DUMPS: [(u32, &str); 8] = [
     (7, include_str!("../golden/v7.sql")),
     (8, include_str!("../golden/v8.sql")),
     (9, include_str!("../golden/v9.sql")),
+    (10, V10),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -95,6 +97,16 @@ async fn what_version_1_wrote_reads_back_whole() {
     assert_eq!(store.insert_sandbox(again, Some(once)).await, Ok(Insertion::Replayed(asked.id)));
     assert!(store.last_boot().await.unwrap().is_some());
     assert_eq!(store.count_sandboxes(Scope::All).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_files_of_runs_that_version_10_wrote_read_back_whole() {
+    let scratch = from_dump(V10);
+    let store = scratch.open();
+    let found = store.files_of_runs(ProjectId::from_random([1; 16])).await.unwrap();
+    let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
+    assert_eq!((found.len(), &found[0].run, Some(&found[0].files)), (1, &parent_run(), row.files.as_ref()));
+    assert!(found[0].files.as_str().starts_with(r#"{"kept":[{"step":3,"#), "{found:?}");
 }
 
 #[tokio::test]
@@ -318,6 +330,8 @@ async fn write_runs(store: &Store) {
         seen: 0,
         children: vec![new(child_run(), "b", "child's first", Some((parent_run(), 2)))],
         letters: Vec::new(),
+        files: None,
+        generation: None,
     };
     store.append(append).await.unwrap();
     let body = JsonText::parse(r#"{"v":1,"tell":"pause"}"#).unwrap();

@@ -71,6 +71,8 @@ pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
         seen: 0,
         children: Vec::new(),
         letters: Vec::new(),
+        files: None,
+        generation: None,
     }
 }
 
@@ -142,6 +144,7 @@ async fn a_fork_has_its_parents_past_and_a_future_of_its_own() {
         through,
         id: RunId::from_random(random()),
         created_at: NOW,
+        files: None,
     };
     let branch = fork(&root, 2);
     let first = |generation: u32, seq: u64| format!("fork {generation} at {seq}");
@@ -342,4 +345,33 @@ async fn a_wall_clock_that_is_set_ends_no_lease_and_a_reboot_ends_all() {
     let from = Uptime::from_millis(1000);
     let rebooted = Lease { from, until: from.after(Duration::from_secs(1)) };
     assert_eq!(store.claim_due(holder("two"), NOW, rebooted, ANY).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_files_of_a_run_are_stored_with_its_entries_and_a_rollback_forgets_its_sandbox() {
+    let scratch = Scratch::new();
+    let (store, project) = store_with_project(&scratch).await;
+    let root = create(&store, &project, "agent").await;
+    let epoch = claim(&store, "w", NOW).await[0].epoch;
+    let files = |step: u64| JsonText::of(&serde_json::json!({ "kept": [{ "step": step }] }));
+    let mut first = Append { files: files(1), ..append(&root, epoch, 1, &["a"]) };
+    first.summary.sandbox = Some(SandboxId::from_random([8; 16]));
+    store.append(first).await.unwrap();
+    let row = store.run_of_any(root.clone()).await.unwrap().unwrap();
+    assert_eq!((row.files, row.generation, row.sandbox.is_some()), (files(1), 0, true));
+    // What isn't new is left.
+    store.append(append(&root, epoch, 2, &["b"])).await.unwrap();
+    let stale = Append { files: files(9), generation: Some(9), ..append(&root, epoch, 2, &["late"]) };
+    assert_eq!(store.append(stale).await, Ok(Appended::Moved { head: 3 }));
+    store.append(Append { generation: Some(1), ..append(&root, epoch, 3, &["c"]) }).await.unwrap();
+    let row = store.run_of_any(root.clone()).await.unwrap().unwrap();
+    assert_eq!((row.files, row.generation, row.sandbox), (files(1), 1, None));
+
+    let id = RunId::from_random(random());
+    let (parent, created_at) = (root.clone(), NOW);
+    let fork = Fork { project: project.clone(), parent, through: 2, id: id.clone(), created_at, files: files(1) };
+    assert_eq!(store.fork_run(fork, |_, _| "forked".to_owned()).await.unwrap(), 2, "a generation of its own");
+    let found = store.files_of_runs(project).await.unwrap();
+    assert_eq!(found.iter().map(|of| &of.run).collect::<BTreeSet<_>>(), [&root, &id].into());
+    assert!(store.is_run_open(root).await.unwrap() && !store.is_run_open(RunId::from_random(random())).await.unwrap());
 }

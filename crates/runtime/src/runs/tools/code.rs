@@ -73,7 +73,7 @@ async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
         Ok(arguments) => arguments,
         Err(report) => return report,
     };
-    let id = match sandbox.ready().await {
+    let id = match sandbox.ready(task).await {
         Ok(id) => id,
         Err(report) => return report,
     };

@@ -102,19 +102,19 @@ pub(super) enum Arguments {
 type Told = Result<String, String>;
 
 fn perform<'a>(hands: &'a Hands, task: &'a Task, arguments: &'a str) -> Performing<'a> {
-    Box::pin(call(&hands.sandbox, task.step, arguments))
+    Box::pin(call(&hands.sandbox, task, arguments))
 }
 
-async fn call(sandbox: &RunSandbox, step: u64, arguments: &str) -> Report {
+async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
     let arguments: Arguments = match read_arguments(TOOL.name, arguments) {
         Ok(arguments) => arguments,
         Err(report) => return report,
     };
-    let id = match sandbox.ready().await {
+    let id = match sandbox.ready(task).await {
         Ok(id) => id,
         Err(report) => return report,
     };
-    match (Editing { sandbox, id, step }).perform(&arguments).await {
+    match (Editing { sandbox, id, step: task.step }).perform(&arguments).await {
         Ok(Ok(said)) => returned(said, false),
         Ok(Err(complaint)) => returned(complaint, true),
         Err(Fault::File(fault)) if fault.kind != FileFaultKind::Broken => returned(fault.message(), true),

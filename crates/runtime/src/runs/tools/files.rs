@@ -80,16 +80,16 @@ pub(super) enum Arguments {
     },
 }
 
-fn perform<'a>(hands: &'a Hands, _: &'a Task, arguments: &'a str) -> Performing<'a> {
-    Box::pin(call(&hands.sandbox, arguments))
+fn perform<'a>(hands: &'a Hands, task: &'a Task, arguments: &'a str) -> Performing<'a> {
+    Box::pin(call(&hands.sandbox, task, arguments))
 }
 
-async fn call(sandbox: &RunSandbox, arguments: &str) -> Report {
+async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
     let arguments: Arguments = match read_arguments(TOOL.name, arguments) {
         Ok(arguments) => arguments,
         Err(report) => return report,
     };
-    let id = match sandbox.ready().await {
+    let id = match sandbox.ready(task).await {
         Ok(id) => id,
         Err(report) => return report,
     };

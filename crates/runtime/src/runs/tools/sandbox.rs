@@ -2,15 +2,16 @@
 //! is idle.
 //!
 //! It is requested with an idempotency key derived from the run and its generation, so two workers that both need it
-//! get the same one. A lost sandbox is replaced, and the agent is told that its files are gone.
+//! get the same one. A lost sandbox is replaced by one with the files of the run's last snapshot, and the agent is told
+//! which changes they lack. One of a generation before a rollback is ended.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::secret::{Grant, SecretName};
-use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, SandboxId};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, OfRun, SandboxId, SnapshotId};
 use saggar_egress::secret::Credential;
-use saggar_engine::Report;
+use saggar_engine::{KeptFiles, Report, Restored, ToolResult};
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
 use tokio::time::{Instant, sleep};
 
@@ -18,7 +19,7 @@ use super::report::{failed, not_begun, returned};
 use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
-use crate::runs::effects::About;
+use crate::runs::effects::{About, Task};
 use crate::sandboxes::{AskedWorkspace, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
@@ -81,10 +82,15 @@ impl RunSandbox {
     }
 
     /// A live sandbox, or a report if there is none. The step has not started in that case.
-    pub(in crate::runs) async fn ready(&self) -> Result<SandboxId, Report> {
-        let id = match self.id() {
-            Some(id) => id,
-            None => self.make().await.map_err(|fault| not_begun(&fault))?,
+    pub(in crate::runs) async fn ready(&self, task: &Task) -> Result<SandboxId, Report> {
+        let Some(id) = self.id() else {
+            let lost = self.lost();
+            let made = self.make(&task.files).await.map_err(|fault| not_begun(&fault))?;
+            return match (lost, made.is_whole) {
+                (None, true) => Ok(made.id),
+                // An earlier attempt found out, and didn't get as far as to say so.
+                (lost, _) => Err(replaced(lost.as_ref(), "", &made)),
+            };
         };
         let permit = self.permit(Action::ReadSandbox(id.clone())).map_err(|fault| not_begun(&fault))?;
         match self.sandboxes.check_live(&permit).await {
@@ -96,25 +102,51 @@ impl RunSandbox {
                 };
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 *self.lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
-                let made = self.make().await.map_err(|fault| not_begun(&fault))?;
-                Err(returned(
-                    format!(
-                        "nothing was done: sandbox {id} has ended and its files are gone{why}; the empty sandbox {made} replaces it"
-                    ),
-                    true,
-                ))
+                let made = self.make(&task.files).await.map_err(|fault| not_begun(&fault))?;
+                Err(replaced(Some(&id), &why, &made))
             }
             Err(fault) => Err(not_begun(&fault)),
         }
     }
 
+    /// Takes a snapshot of its files. A failure is for the journal: the run goes on without it.
+    pub(in crate::runs) async fn snapshot(&self, task: &Task) -> Report {
+        let Some(id) = self.id() else { return Report::Kept { snapshot: None } };
+        let snapshot = SnapshotId::from_random(task.key.bits());
+        let of_run = OfRun { run: self.about.run.clone(), step: task.step };
+        let taken = match self.permit(Action::ChangeSandbox(id)) {
+            Ok(permit) => self.sandboxes.take_snapshot_of_run(&permit, snapshot, of_run).await,
+            Err(fault) => Err(fault),
+        };
+        match taken {
+            Ok(snapshot) => Report::Kept { snapshot: Some(snapshot) },
+            Err(fault) => failed("snapshot_failed", fault.to_string(), false),
+        }
+    }
+
+    /// The sandbox that was lost, and is replaced.
+    fn lost(&self) -> Option<SandboxId> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Creates it, or finds the one that an earlier holder of the run created. One that never became ready is
     /// replaced: it had no files.
-    async fn make(&self) -> Result<SandboxId, Fault> {
-        let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    async fn make(&self, files: &Restored) -> Result<Made, Fault> {
+        self.end_earlier_generations().await?;
+        let mut lost = self.lost();
+        let mut from = files.from.as_ref();
         let mut tries = 0;
         loop {
-            let made = self.make_after(lost.as_ref()).await?;
+            let made = match self.make_after(lost.as_ref(), from).await {
+                // It is gone, though no run may be without the snapshots that it needs: better without files than
+                // never.
+                Err(Fault::NoSuchTemplate(_)) if from.is_some() => {
+                    tracing::error!(run_id = %self.about.run, "the snapshot that a run needs is gone");
+                    from = None;
+                    continue;
+                }
+                made => made?,
+            };
             let id = made.asked.id;
             tries += 1;
             match made.life {
@@ -123,18 +155,22 @@ impl RunSandbox {
                 }
                 Life::Creating | Life::Running { .. } | Life::Paused { .. } | Life::Ended { .. } => {
                     *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
-                    return Ok(id);
+                    let is_whole = from.is_some() == files.from.is_some();
+                    let older_from = files.older_from.or(files.from.as_ref().filter(|_| !is_whole).map(|_| 1));
+                    return Ok(Made { id, is_whole, files: Restored { from: from.cloned(), older_from } });
                 }
             }
         }
     }
 
     /// Waits for a sandbox that is being created: its creator may have died, which takes a while to detect.
-    async fn make_after(&self, lost: Option<&SandboxId>) -> Result<Sandbox, Fault> {
+    async fn make_after(&self, lost: Option<&SandboxId>, from: Option<&KeptFiles>) -> Result<Sandbox, Fault> {
         let (agent, workspace) = (&self.about.agent.sandbox, self.workspace());
         let fs = agent.fs.filter(|_| workspace.is_some());
+        let draft = agent.draft();
+        let template = from.map(|kept| kept.snapshot.template_name()).or_else(|| draft.template.clone());
         let new = NewSandbox {
-            spec: Draft { fs, ..agent.draft() },
+            spec: Draft { fs, template, ..draft },
             workspace,
             labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
@@ -164,7 +200,8 @@ impl RunSandbox {
     /// Fails while runs that have waited longer need the capacity. An existing sandbox needs none.
     async fn wait_behind_others(&self, lost: Option<&SandboxId>) -> Result<(), Fault> {
         let ahead = self.sandboxes.store().runs_ahead(self.about.run.clone(), now()).await?;
-        if ahead == 0 || self.made(lost).await?.is_some() || self.sandboxes.room().await? > ahead {
+        if ahead == 0 || self.made(self.about.generation, lost).await?.is_some() || self.sandboxes.room().await? > ahead
+        {
             return Ok(());
         }
         let what = format!("{ahead} runs are ahead in the queue");
@@ -195,36 +232,44 @@ impl RunSandbox {
         if !self.may_be() {
             return true;
         }
-        let mut next = match self.id() {
+        let ended = match self.end_earlier_generations().await {
+            Ok(()) => self.end_of(self.about.generation, self.id()).await,
+            Err(fault) => Err(fault),
+        };
+        ended.inspect_err(could_not).is_ok()
+    }
+
+    /// Ends the sandboxes that the run had before it was rolled back. They are no longer in use, whether or not others
+    /// are kept.
+    pub(in crate::runs) async fn end_earlier_generations(&self) -> Result<(), Fault> {
+        for generation in &self.about.earlier_generations {
+            self.end_of(*generation, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sandbox of a generation and those that replaced it.
+    async fn end_of(&self, generation: u32, known: Option<SandboxId>) -> Result<(), Fault> {
+        let mut next = match known {
             Some(id) => Some(id),
-            None => match self.made(None).await {
-                Ok(made) => made,
-                Err(fault) => return could_not(&fault),
-            },
+            None => self.made(generation, None).await?,
         };
         while let Some(id) = next {
-            let ended = match self.permit(Action::KillSandbox(id.clone())) {
-                Ok(permit) => self.sandboxes.kill(&permit).await.map(drop),
-                Err(fault) => Err(fault),
-            };
-            // A sandbox without a row ended long ago.
-            if let Err(fault) = ended
-                && !matches!(fault, Fault::NotFound { .. })
-            {
-                return could_not(&fault);
+            let permit = self.permit(Action::KillSandbox(id.clone()))?;
+            match self.sandboxes.kill(&permit).await {
+                // A sandbox without a row ended long ago.
+                Ok(_) | Err(Fault::NotFound { .. }) => {}
+                Err(fault) => return Err(fault),
             }
             // It may have been lost and replaced by a worker that died before recording that.
-            next = match self.made(Some(&id)).await {
-                Ok(made) => made,
-                Err(fault) => return could_not(&fault),
-            };
+            next = self.made(generation, Some(&id)).await?;
         }
-        true
+        Ok(())
     }
 
     /// The sandbox that was created for the run, or as the replacement of that one.
-    async fn made(&self, lost: Option<&SandboxId>) -> Result<Option<SandboxId>, Fault> {
-        let Some(request) = self.request(lost) else { return Ok(None) };
+    async fn made(&self, generation: u32, lost: Option<&SandboxId>) -> Result<Option<SandboxId>, Fault> {
+        let Some(request) = self.request_of(generation, lost) else { return Ok(None) };
         let project = self.about.project.clone();
         match self.sandboxes.store().earlier_request(project, request, now()).await? {
             Some(Insertion::Replayed(id)) => Ok(Some(id)),
@@ -232,9 +277,13 @@ impl RunSandbox {
         }
     }
 
-    /// The request for the run's sandbox, or for the replacement of that one: the same from every worker.
     fn request(&self, lost: Option<&SandboxId>) -> Option<Idempotency> {
-        let mut key = format!("{}.{}", self.about.run, self.about.generation);
+        self.request_of(self.about.generation, lost)
+    }
+
+    /// The request for the run's sandbox, or for the replacement of that one: the same from every worker.
+    fn request_of(&self, generation: u32, lost: Option<&SandboxId>) -> Option<Idempotency> {
+        let mut key = format!("{}.{generation}", self.about.run);
         if let Some(lost) = lost {
             key = format!("{key}.{lost}");
         }
@@ -243,11 +292,49 @@ impl RunSandbox {
     }
 }
 
+/// A sandbox, and what it was started with.
+struct Made {
+    id: SandboxId,
+    files: Restored,
+    /// Whether it has the files that it should have.
+    is_whole: bool,
+}
+
+/// Tells the model that its sandbox is another one, and which files it has.
+fn replaced(lost: Option<&SandboxId>, why: &str, made: &Made) -> Report {
+    let (id, files) = (&made.id, &made.files);
+    let lost = match lost {
+        Some(lost) => format!("sandbox {lost} has ended"),
+        None => "the snapshot of its files is gone".to_owned(),
+    };
+    let said = match (&files.from, files.older_from) {
+        (Some(kept), Some(since)) => format!(
+            "nothing was done: {lost}{why}; sandbox {id} replaces it, with its files as they were at step {}: changes of \
+             files since step {since} are gone",
+            kept.step
+        ),
+        (Some(kept), None) => format!(
+            "nothing was done: {lost}{why}; sandbox {id} replaces it, with its files as they were at step {}, and none \
+             has changed since",
+            kept.step
+        ),
+        (None, _) => {
+            format!("nothing was done: {lost} and its files are gone{why}; the empty sandbox {id} replaces it")
+        }
+    };
+    match returned(said, true) {
+        Report::Returned { result, snapshot } => {
+            let restored = Some(Box::new(files.clone()));
+            Report::Returned { result: ToolResult { restored, ..result }, snapshot }
+        }
+        other => other,
+    }
+}
+
 fn needs_a_sandbox(tool: &str) -> bool {
     Tool::find(tool).is_some_and(|tool| tool.needs == Needs::Sandbox)
 }
 
-fn could_not(fault: &Fault) -> bool {
+fn could_not(fault: &Fault) {
     tracing::warn!(error = %fault, "ending the sandbox of a finished run failed");
-    false
 }

@@ -103,7 +103,7 @@ async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
             false => returned("the name of a session is 1 to 64 visible ASCII characters", true),
         };
     }
-    let id = match sandbox.ready().await {
+    let id = match sandbox.ready(task).await {
         Ok(id) => id,
         Err(report) => return report,
     };
@@ -142,7 +142,7 @@ async fn probe(sandbox: &RunSandbox, task: &Task) -> Report {
     // one.
     let id = match sandbox.id() {
         Some(id) => id,
-        None => match sandbox.ready().await {
+        None => match sandbox.ready(task).await {
             Ok(id) => id,
             // There is none, and none is created before there is capacity: so nothing was run in it.
             Err(Report::Delayed { .. }) => return Report::NeverDone,

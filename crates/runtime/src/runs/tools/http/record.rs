@@ -115,7 +115,9 @@ impl Record {
                 Report::Unknown { reason, network }
             }
             // A call of this tool doesn't end so.
-            other @ (Report::Replied { .. } | Report::Delayed { .. } | Report::NeverDone) => other,
+            other @ (Report::Replied { .. } | Report::Kept { .. } | Report::Delayed { .. } | Report::NeverDone) => {
+                other
+            }
         }
     }
 }

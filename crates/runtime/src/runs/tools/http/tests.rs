@@ -100,7 +100,7 @@ async fn read_request(stream: &mut TcpStream) -> Option<String> {
 fn task(class: Class, attempt: u32) -> Task {
     let key = EffectKey::of(&RunId::from_random([1; 16]), 0, 2);
     let work = Work::CallTool { tool: "http".to_owned(), arguments: String::new() };
-    Task { step: 2, attempt, key, class, work, timeout: Duration::from_secs(30) }
+    Task { step: 2, attempt, key, class, work, timeout: Duration::from_secs(30), files: Default::default() }
 }
 
 const OK: &str = "200 OK\r\ncontent-length: 2\r\n\r\nok";

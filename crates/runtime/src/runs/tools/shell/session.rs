@@ -24,7 +24,7 @@ pub(super) const NAME_LEN_MAX: usize = 64;
 /// Runs the command in the session of that name.
 pub(super) async fn call(sandbox: &RunSandbox, task: &Task, name: &str, arguments: Arguments) -> Report {
     let Arguments { command, cwd, env, session: _ } = arguments;
-    let id = match sandbox.ready().await {
+    let id = match sandbox.ready(task).await {
         Ok(id) => id,
         Err(report) => return report,
     };

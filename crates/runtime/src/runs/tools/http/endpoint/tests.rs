@@ -36,6 +36,7 @@ fn tool(class: Class) -> ToolSpec {
         egress: None,
         endpoint: None,
         is_parallel: false,
+        uses_sandbox: false,
     }
 }
 
