@@ -1,0 +1,238 @@
+//! Runs whose files are kept: forks with files, a sandbox that is lost, the way back, and kills of the server in the middle.
+
+mod http;
+mod runs;
+
+use std::time::Duration;
+
+use http::{Server, eventually, pause_for};
+use runs::ledger::Ledger;
+use runs::rounds::{Dice, rounds};
+use runs::{
+    agent_with, begin, events, first_process_of, gated, http, journal, kill_now, results, said, shell, show,
+    supervisor_of, until_completed, until_gated, until_state,
+};
+use serde_json::{Value, json};
+
+/// An agent with snapshots.
+fn keeping(snapshots: Value, turns: Value) -> Value {
+    let mut agent = agent_with(json!({}), turns);
+    agent["agent"]["snapshots"] = snapshots;
+    agent
+}
+
+fn ask() -> Value {
+    json!({ "tool": "ask_human", "arguments": { "question": "Go on?" } })
+}
+
+/// The snapshots that the project has, by the steps that took them.
+fn snapshots(server: &Server) -> Vec<Value> {
+    let list = server.get("/api/v1/snapshots").expect(200);
+    list["items"].as_array().expect("a list").iter().map(|snapshot| snapshot["of_run"]["step"].clone()).collect()
+}
+
+fn fork(server: &Server, run: &str, at_step: u64) -> Value {
+    server.post(&format!("/api/v1/runs/{run}/fork"), &json!({ "at_step": at_step })).expect(201)
+}
+
+/// What the last program of a run printed.
+fn printed(server: &Server, run: &str) -> String {
+    until_completed(server, run);
+    let given = results(server, run);
+    said(given.last().expect("there is one"))["stdout"].as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn a_fork_has_the_files_of_its_step_and_says_what_they_lack() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    // 1 model, 2 one, 3 snapshot, 4 two, 5 snapshot, 6 model, 7 cat, 8 snapshot, 9 model.
+    let calls = json!([shell("echo one > /tmp/f"), shell("echo two > /tmp/f")]);
+    let turns = json!([{ "calls": calls }, { "calls": [shell("cat /tmp/f")] }, { "text": "finished" }]);
+    let run = begin(&server, &keeping(json!({ "every": 1 }), turns));
+    assert_eq!(printed(&server, &run), "two\n");
+    let settled = events(&server, &run, "step_settled");
+    let kept: Vec<_> = settled.iter().filter(|entry| entry["result"] == "kept").collect();
+    let shown = show(&server, &run);
+    let named: Vec<_> = shown["files"]["snapshots"].as_array().expect("a list").iter().collect();
+    let pair = |step: &Value, id: &Value| (step.clone(), id.clone());
+    assert_eq!(
+        kept.iter().map(|entry| pair(&entry["step"], &entry["snapshot"])).collect::<Vec<_>>(),
+        named.iter().map(|kept| pair(&kept["step"], &kept["id"])).collect::<Vec<_>>(),
+        "an entry names each, and the run shows it"
+    );
+    assert_eq!(snapshots(&server), [3, 5, 8], "and no other is there");
+
+    let whole = fork(&server, &run, 5);
+    assert_eq!(whole["files"]["restored"]["snapshot"]["step"], 5, "{whole}");
+    assert_eq!(whole["files"]["restored"]["older_from_step"], Value::Null, "{whole}");
+    assert_eq!(printed(&server, whole["id"].as_str().unwrap_or_default()), "two\n");
+
+    let older = fork(&server, &run, 4);
+    let older = older["id"].as_str().expect("it has an id");
+    let begun = &events(&server, older, "forked")[0];
+    assert_eq!((&begun["is_logical_only"], &begun["files"]["from"]["step"]), (&json!(false), &json!(3)), "{begun}");
+    assert_eq!(begun["files"]["older_from"], 4, "{begun}");
+    assert_eq!(printed(&server, older), "one\n", "the files are those of the snapshot");
+    assert_eq!(show(&server, older)["files"]["restored"]["older_from_step"], 4);
+
+    let empty = fork(&server, &run, 1);
+    let begun = &events(&server, empty["id"].as_str().unwrap_or_default(), "forked")[0];
+    assert_eq!((&begun["is_logical_only"], &begun["files"]), (&json!(true), &Value::Null), "no snapshot was before it");
+    let report = server.get(&format!("/api/v1/runs/{older}/replay")).expect(200);
+    assert_eq!(report["divergence"], Value::Null);
+}
+
+#[test]
+fn snapshots_are_removed_with_the_last_run_that_needs_them() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let turns = json!([{ "calls": [shell("echo one > /tmp/f")] }, { "text": "finished" }, { "text": "once more" }]);
+    let run = begin(&server, &keeping(json!({ "at_end": true }), turns));
+    until_completed(&server, &run);
+    let id = show(&server, &run)["files"]["snapshots"][0]["id"].as_str().expect("an id").to_owned();
+    let refused = server.delete(&format!("/api/v1/snapshots/{id}"));
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert!(refused.text().contains(&run), "{}", refused.text());
+    let copy = fork(&server, &run, 4)["id"].as_str().expect("an id").to_owned();
+    until_completed(&server, &copy);
+    assert_eq!(server.delete(&format!("/api/v1/runs/{copy}")).status, 204);
+    assert_eq!(server.delete(&format!("/api/v1/runs/{run}")).status, 204);
+    eventually("no snapshot is left", || snapshots(&server).is_empty());
+}
+
+#[test]
+fn a_run_whose_sandbox_is_lost_goes_on_with_the_files_of_its_last_snapshot() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    // 1 model, 2 one, 3 snapshot, 4 gated, 5 snapshot (fails), 6 cat, 7 snapshot, 8 cat.
+    let calls = json!([shell("echo one > /tmp/f"), gated(), shell("cat /tmp/f"), shell("cat /tmp/f; ls /tmp/ledger")]);
+    let run = begin(&server, &keeping(json!({ "every": 1 }), json!([{ "calls": calls }, { "text": "finished" }])));
+    let sandbox = until_gated(&server);
+    kill_now(first_process_of(supervisor_of(&server, &sandbox)));
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    let lost = &given[2];
+    assert!(
+        lost.contains("with its files as they were at step 3") && lost.contains("since step 4 are gone"),
+        "{given:?}"
+    );
+    assert_eq!(said(&given[3])["stdout"], "one\n", "and not what the lost step had written");
+    let failed: Vec<_> = events(&server, &run, "step_settled").into_iter().filter(|entry| entry["step"] == 5).collect();
+    assert_eq!(failed[0]["result"]["gave_up"]["code"], "snapshot_failed", "it is recorded: {failed:?}");
+    let restored = &show(&server, &run)["files"]["restored"];
+    assert_eq!((&restored["snapshot"]["step"], &restored["older_from_step"]), (&json!(3), &json!(4)), "{restored}");
+    let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
+    assert_eq!(report["divergence"], Value::Null);
+}
+
+#[test]
+fn a_run_goes_back_with_its_files_while_it_is_under_way() {
+    let ledger = Ledger::start();
+    let server = Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.url]);
+    // 1 model, 2 one, 3 snapshot, 4 two, 5 snapshot, 6 call, 7 question.
+    let calls = json!([shell("echo one >> /tmp/f"), shell("echo two >> /tmp/f"), http(&ledger.url, 1), ask()]);
+    let turns = json!([{ "calls": calls }, { "calls": [shell("cat /tmp/f")] }, { "text": "finished" }]);
+    let mut agent = keeping(json!({ "every": 1 }), turns);
+    agent["agent"]["tools"]["http"] = json!({ "class": "once" });
+    let run = begin(&server, &agent);
+    let before = until_state(&server, &run, "asking");
+    let back = |at: u64| server.post(&format!("/api/v1/runs/{run}/rollback"), &json!({ "at_step": at }));
+    let refused = back(2);
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert!(refused.text().contains("no snapshot"), "{}", refused.text());
+
+    let told = back(3).expect(202);
+    assert_eq!(
+        (&told["files"]["snapshot"]["step"], &told["files"]["older_from_step"]),
+        (&json!(3), &Value::Null),
+        "{told}"
+    );
+    let stays: Vec<_> = told["stays_done"].as_array().expect("a list").iter().map(|call| &call["tool"]).collect();
+    assert_eq!(stays, ["shell", "http"], "{told}");
+    assert_eq!(told["stays_done"][1]["class"], "once");
+    eventually("it asks again", || {
+        let now = show(&server, &run);
+        now["generation"] == 1 && now["state"] == "asking"
+    });
+    let now = show(&server, &run);
+    assert_ne!(now["sandbox_id"], before["sandbox_id"]);
+    let old = format!("/api/v1/sandboxes/{}", before["sandbox_id"].as_str().unwrap_or_default());
+    assert_eq!(server.get(&old).expect(200)["state"], "ended", "nothing of what was undone runs on");
+    let question = now["question"]["id"].as_u64().expect("it asks");
+    let answer = json!({ "name": "answer", "body": "yes", "question": question });
+    assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &answer).status, 202);
+    assert_eq!(printed(&server, &run), "one\ntwo\n", "`two` once: its first was taken back with the files");
+    let asked = ledger.asked();
+    let keys: Vec<_> = asked.keys().filter(|key| key.starts_with(&run)).collect();
+    assert!(keys.len() == 2 && keys[0].contains("/0/") && keys[1].contains("/1/"), "a key of its own: {keys:?}");
+    let refused = back(3);
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert!(refused.text().contains("runs fork"), "{}", refused.text());
+    let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
+    assert_eq!(report["divergence"], Value::Null);
+    let fork = fork(&server, &run, 3)["id"].as_str().expect("an id").to_owned();
+    let keys = || ledger.asked().keys().filter(|key| key.starts_with(&fork)).count();
+    eventually("the fork makes its own call", || keys() == 1);
+}
+
+/// How often the server is killed.
+const KILLS: usize = 12;
+/// Determines the moments.
+const SEED: u64 = 3_344_271_917;
+/// Maximum life of a server, in milliseconds.
+const LIFE_MS_MAX: u64 = 600;
+/// Concurrent runs.
+const BUSY: usize = 3;
+
+#[test]
+fn kills_of_the_server_lose_no_snapshot_take_none_twice_and_leave_none_over() {
+    let ledger = Ledger::start();
+    let mut server = Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.url]);
+    let mut dice = Dice::new(SEED);
+    let mut begun: Vec<String> = Vec::new();
+    let mut taking = 0;
+    for _ in 0..KILLS {
+        let busy = begun.iter().filter(|run| show(&server, run)["state"] != "finished").count();
+        let agent = || keeping(json!({ "every": 1, "at_end": true }), rounds(&ledger.url));
+        begun.extend((busy..BUSY).map(|_| begin(&server, &agent())));
+        pause_for(Duration::from_millis(dice.below(LIFE_MS_MAX)));
+        let is_taking = |run: &&String| show(&server, run)["open_steps"][0]["tool"] == "snapshot";
+        taking += begun.iter().filter(is_taking).count();
+        server.kill();
+        server.begin();
+    }
+    for run in &begun {
+        until_completed(&server, run);
+        let given = results(&server, run);
+        let lines = said(given.last().expect("there is one"))["stdout"].as_str().expect("a text").to_owned();
+        assert_eq!(lines, "word 0\nword 1\nword 2\nword 3\n", "each once: {:#?}", journal(&server, run));
+        let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
+        assert_eq!(report["divergence"], Value::Null, "{run}");
+    }
+    assert!(taking > 0, "no server was killed while a snapshot was taken");
+    // What the runs name is there, and nothing else once the server has looked.
+    let named = || -> Vec<String> {
+        let of = |run: &String| show(&server, run)["files"]["snapshots"].as_array().cloned().unwrap_or_default();
+        let ids = begun.iter().flat_map(of);
+        let mut ids: Vec<String> = ids.map(|kept| kept["id"].as_str().unwrap_or_default().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    let there = || -> Vec<String> {
+        let list = server.get("/api/v1/snapshots").expect(200);
+        let items = list["items"].as_array().cloned().unwrap_or_default();
+        let mut ids: Vec<String> =
+            items.iter().map(|kept| kept["id"].as_str().unwrap_or_default().to_owned()).collect();
+        ids.sort();
+        ids
+    };
+    eventually("only what runs name is left", || named() == there());
+    // The files of a step are those that the run had there.
+    let run = &begun[0];
+    let settled = events(&server, run, "step_settled");
+    let word = settled.iter().filter(|entry| entry["result"] == "kept").nth(1).expect("one after the first line");
+    let copy = fork(&server, run, word["step"].as_u64().expect("a number"));
+    let copy = copy["id"].as_str().expect("an id");
+    until_completed(&server, copy);
+    let lines =
+        said(results(&server, copy).last().expect("there is one"))["stdout"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(lines, "word 0\nword 1\nword 2\nword 3\n", "the fork went on from one line");
+}
