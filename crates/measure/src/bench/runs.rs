@@ -1,5 +1,5 @@
 //! The cost of a durable step: many concurrent runs compared with peers, one run compared with the disk, a long run,
-//! and recovery after kills.
+//! runs that keep their files, and recovery after kills.
 //!
 //! Everything goes through the public interface: a real server, runs started over its API, a tool called over HTTP.
 //! The peers do the same work as their documentation recommends, on the same disk, with their defaults.
@@ -17,6 +17,7 @@ mod alone;
 mod crowd;
 mod dbos;
 mod failover;
+mod kept;
 mod long;
 mod report;
 mod restate;
@@ -36,9 +37,10 @@ pub fn measure(options: &Options, saggar: &Path, peers: &Path) -> Result<Report>
         0 => None,
         _ => Some(long::measure(options, saggar, workplace.path()).context("timing a long run")?),
     };
+    let kept = kept::measure(options, saggar, workplace.path()).context("timing runs that keep their files")?;
     let failover = failover::measure(options, saggar, workplace.path()).context("timing what follows a kill")?;
     let load_after = Load::now()?;
-    Ok(Report::new(machine, crowd, alone, long, failover, [load_before, load_after]))
+    Ok(Report::new(machine, crowd, alone, long, kept, failover, [load_before, load_after]))
 }
 
 /// Flags of a server here: quiet, without a pool, and with a tool that it may call.

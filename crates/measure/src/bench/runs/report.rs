@@ -3,6 +3,7 @@
 use super::alone::Alone;
 use super::crowd::{Crowd, Engine};
 use super::failover::Failover;
+use super::kept::Kept;
 use super::long::Long;
 use crate::bench::report::{NOTHING, circumstances};
 use crate::bench::statistics::Spread;
@@ -22,6 +23,10 @@ const FLAT_MAX: f64 = 1.2;
 const REPLAY_MIN: f64 = 30_000.0;
 /// Maximum time of a fork, in ms.
 const FORK_MAX: f64 = 20.0;
+/// Minimum part of its speed that a run keeps with a snapshot after every step.
+const KEPT_MIN: f64 = 0.5;
+/// Maximum ratio of the last steps to the first of a run with a thousand snapshots.
+const KEPT_FLAT_MAX: f64 = 1.2;
 /// Maximum time from the kill of a worker to the next effect, in seconds.
 const WORKER_MAX: f64 = 1.0;
 /// The same for the server.
@@ -34,6 +39,7 @@ pub struct Report {
     crowd: Crowd,
     alone: Alone,
     long: Option<Long>,
+    kept: Kept,
     failover: Failover,
     loads: [Load; 2],
 }
@@ -45,11 +51,12 @@ impl Report {
         crowd: Crowd,
         alone: Alone,
         long: Option<Long>,
+        kept: Kept,
         failover: Failover,
         loads: [Load; 2],
     ) -> Self {
-        let targets = targets(&crowd, &alone, long.as_ref(), &failover);
-        Self { targets, machine, crowd, alone, long, failover, loads }
+        let targets = targets(&crowd, &alone, long.as_ref(), &kept, &failover);
+        Self { targets, machine, crowd, alone, long, kept, failover, loads }
     }
 
     pub fn text(&self) -> String {
@@ -62,15 +69,20 @@ impl Report {
         let mut sections = vec![lines.join("\n") + "\n", target::table(&self.targets).to_string()];
         sections.extend([crowd_section(&self.crowd), alone_section(&self.alone)]);
         sections.extend(self.long.as_ref().map(long_section));
+        sections.push(kept_section(&self.kept));
         let Failover { kills, parked, .. } = &self.failover;
         sections.push(format!("Each was killed {kills} times; {parked} runs were parked while the server was.\n"));
         sections.join("\n")
     }
 }
 
-fn targets(crowd: &Crowd, alone: &Alone, long: Option<&Long>, failover: &Failover) -> Vec<Target> {
+fn targets(crowd: &Crowd, alone: &Alone, long: Option<&Long>, kept: &Kept, failover: &Failover) -> Vec<Target> {
     let of_long = |measured: fn(&Long) -> Spread| long.map(measured).ok_or("left out by --long 0".to_owned());
     let flat = |long: &Long| Spread::of(&[long.last / long.first]);
+    let growth = match kept.growth.as_slice() {
+        [] => Err("left out by --long 0".to_owned()),
+        growth => Ok(Spread::of(growth)),
+    };
     let target = |name, bound, unit, measured| Target { name, bound, unit, measured };
     vec![
         target("steps/s over Restate's", Bound::AtLeast(OVER_RESTATE_MIN), "×", crowd.ratio(Engine::Restate)),
@@ -79,6 +91,8 @@ fn targets(crowd: &Crowd, alone: &Alone, long: Option<&Long>, failover: &Failove
         target("the last steps of a long run over its first", Bound::AtMost(FLAT_MAX), "×", of_long(flat)),
         target("entries replayed a second", Bound::AtLeast(REPLAY_MIN), "", of_long(|long| long.replayed)),
         target("a fork of a long run", Bound::AtMost(FORK_MAX), " ms", of_long(|long| long.forks)),
+        target("speed kept with a snapshot after each step", Bound::AtLeast(KEPT_MIN), "×", Ok(kept.ratio())),
+        target("the last of 1,000 snapshots over the first", Bound::AtMost(KEPT_FLAT_MAX), "×", growth),
         target("kill of a worker to the next effect", Bound::AtMost(WORKER_MAX), " s", Ok(failover.worker)),
         target("kill of the server to the next effect", Bound::AtMost(SERVER_MAX), " s", Ok(failover.server)),
     ]
@@ -118,6 +132,18 @@ fn long_section(long: &Long) -> String {
     )
 }
 
+fn kept_section(kept: &Kept) -> String {
+    let mut table = Table::new(["round", "without snapshots", "with", "with/without"]);
+    for (number, [without, with]) in kept.rounds.iter().enumerate() {
+        let ratio = format!("{:.2}×", with / without);
+        table.add([(number + 1).to_string(), format!("{without:.0}"), format!("{with:.0}"), ratio]);
+    }
+    format!(
+        "One run of {} shell steps that change a file, with a snapshot after each: steps a second.\n\n{table}",
+        kept.steps
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::alone::AloneRound;
@@ -138,11 +164,23 @@ mod tests {
         let alone = Alone { steps: 100, rounds: vec![AloneRound { sync: 1.0, step: 2.6 }] };
         let long =
             Long { steps: 10_000, first: 1.0, last: 1.3, entries: 20_000, replayed: even(31_000.0), forks: even(21.0) };
+        let kept = Kept { steps: 100, rounds: vec![[100.0, 40.0]], growth: vec![1.1] };
         let failover = Failover { kills: 5, parked: 1000, worker: even(0.2), server: even(1.6) };
         let verdicts = |long| -> Vec<String> {
-            targets(&crowd, &alone, long, &failover).iter().map(Target::verdict_text).collect()
+            targets(&crowd, &alone, long, &kept, &failover).iter().map(Target::verdict_text).collect()
         };
-        let expected = ["met", "NOT MEASURED: no PostgreSQL", "MISSED", "MISSED", "met", "MISSED", "met", "MISSED"];
+        let expected = [
+            "met",
+            "NOT MEASURED: no PostgreSQL",
+            "MISSED",
+            "MISSED",
+            "met",
+            "MISSED",
+            "MISSED",
+            "met",
+            "met",
+            "MISSED",
+        ];
         assert_eq!(verdicts(Some(&long)), expected);
         assert_eq!(verdicts(None)[4], "NOT MEASURED: left out by --long 0");
     }
