@@ -263,6 +263,25 @@ check "it names its parent" said "^  fork of +$run"
 try 0 saggar runs list
 check "both are over" test "$(grep -c '  finished  .*completed' <<<"$output")" -eq 2
 
+tell "An agent whose files are kept. They are destroyed while it waits for an answer; the run goes back in place, with its files, and a fork begins with those of an earlier step."
+keeper=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/demo/keeper.toml
+try 0 saggar runs start "$keeper"
+kept=$output
+asks() { saggar runs show "$kept" | grep -q '^  asks'; }
+check "it asks" soon asks
+try 0 saggar sandbox exec "$(saggar runs show "$kept" | sed -n 's/^  sandbox  //p')" --shell 'rm report.txt'
+try 0 saggar runs rollback "$kept" --at 5
+check "it goes back with its files" said 'goes back to step 5, with the files of step 5'
+went_back() { saggar runs show "$kept" | grep -q '^  files .*with the files of step 5' && asks; }
+check "it asks again" soon went_back
+try 0 saggar runs answer "$kept" --question "$(saggar runs show "$kept" | sed -n 's/.*--question \([0-9]*\) TEXT.*/\1/p')" 'Go on.'
+ended_run saggar runs follow "$kept"
+check "the report is there again, once as a draft and once as it was changed" said 'settled .*draft.*changed'
+try 0 saggar runs fork "$kept" --at 3
+early=$output
+try 0 saggar runs diff "$kept@3" "$kept@5" --patch
+check "the change between two steps" said '^\+changed'
+
 show kill "$server"
 kill "$server"
 check "the server stops on SIGTERM" wait "$server"
