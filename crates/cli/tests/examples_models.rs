@@ -69,11 +69,11 @@ fn with_route(name: &str, route: &str) -> (PathBuf, usize) {
 #[test]
 fn each_example_runs_on_a_real_wire_after_a_change_of_one_line() {
     for (name, workspace, route, lines) in [
-        ("fixer", Some("project"), "anthropic", 1),
+        ("fixer", Some("./project"), "anthropic", 1),
         ("researcher", None, "responses", 1),
-        ("data", Some("figures"), "chat", 1),
-        ("planner", Some("notes"), "anthropic", 2),
-        ("reviewer", Some("project"), "chat", 1),
+        ("data", Some("./figures"), "chat", 1),
+        ("planner", Some("./notes"), "anthropic", 2),
+        ("reviewer", Some("./project"), "chat", 1),
     ] {
         let turns = script(&example(name).join("turns.json"));
         let answer = expected(&turns);
