@@ -121,7 +121,10 @@ pub(crate) enum SnapshotCommand {
 }
 
 pub(crate) fn snapshot_id(text: &str) -> Result<SnapshotId, String> {
-    SnapshotId::parse(text).ok_or_else(|| "not an id of the form snap_…; `saggar snapshot list` shows them".to_owned())
+    SnapshotId::parse(text).ok_or_else(|| {
+        "not an id of the form snap_…; `saggar snapshot list` shows them. A sandbox starts from a name with --template NAME"
+            .to_owned()
+    })
 }
 
 fn digest(text: &str) -> Result<ContentDigest, String> {
