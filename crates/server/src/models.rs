@@ -102,8 +102,7 @@ async fn reply(server: Shared, wire: ClientWire, request: Request) -> Response {
         Ok((Box::pin(server.models.answer(caller, ask)).await?, held))
     };
     match replied.await {
-        Ok((reply, Some(held))) => held.until_sent(answer::answer(wire, reply)),
-        Ok((reply, None)) => answer::answer(wire, reply),
+        Ok((reply, held)) => held.until_sent(answer::answer(wire, reply)),
         Err(failure) => failed::answer(wire, &failure),
     }
 }
@@ -125,23 +124,16 @@ async fn count(server: Shared, wire: ClientWire, request: Request) -> Response {
     }
 }
 
-/// Who asks, and what. Nothing of the body is read for a client without a key, or without room for it; a sandbox has it already.
-async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask, Option<Held>), Failure> {
+/// Who asks, and what. Nothing of the body is read for a client without a key, or without room for it.
+async fn asked(server: &Shared, wire: ClientWire, request: Request) -> Result<(Caller, Ask, Held), Failure> {
     let (mut parts, body) = request.into_parts();
-    let (caller, permit) = caller(server, &mut parts).await?;
-    let mut held = match permit {
-        Some(_) => {
-            let whose = Whose::Project(caller.project.clone());
-            Some(server.model_room.take(&whose, &parts.headers, body.is_end_stream()).await?)
-        }
-        None => None,
-    };
+    let (caller, _) = caller(server, &mut parts).await?;
+    let whose = Whose::Project(caller.project.clone());
+    let mut held = server.model_room.take(&whose, &parts.headers, body.is_end_stream()).await?;
     let slow = |_elapsed| Failure::new(FailureKind::Timeout, "the body did not arrive in time; send it faster");
     let body = tokio::time::timeout(BODY_PATIENCE, whole(body, BODY_BYTES_MAX)).await.map_err(slow)?;
     let body = body.map_err(|refusal: Refusal| failed::of(&refusal))?;
-    if let Some(held) = &mut held {
-        held.shrink(body.len());
-    }
+    held.shrink(body.len());
     Ok((caller, Ask { wire, headers: parts.headers, body }, held))
 }
 

@@ -1,6 +1,7 @@
 //! Room for the bodies of requests that are being answered: they are large, and this process holds them until the answer is complete.
 //!
-//! Each caller has some, and all together have some more. A request waits for both before its body is read.
+//! A sandbox has some, a project with all of its sandboxes has more, and all together have an end. A request waits for all of it before its
+//! body is read.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,7 +19,7 @@ use tokio::time::timeout;
 
 use super::BODY_BYTES_MAX;
 
-/// Bytes of one sandbox's bodies, of one project's from outside, and of all: one of the largest, or many ordinary ones.
+/// Bytes of the bodies of one sandbox, of one project, and of all: one of the largest, or many ordinary ones.
 const OF_SANDBOX: usize = BODY_BYTES_MAX;
 const OF_PROJECT: usize = 8 * BODY_BYTES_MAX;
 const OF_ALL: usize = 32 * BODY_BYTES_MAX;
@@ -49,7 +50,7 @@ impl Default for Room {
 /// The room of one body. It is given back when this is dropped.
 #[derive(Debug)]
 pub(super) struct Held {
-    permits: [OwnedSemaphorePermit; 2],
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl Room {
@@ -64,8 +65,12 @@ impl Room {
         // Their own first: who waits for that keeps nothing from the others.
         let taken = timeout(PATIENCE, async {
             let own = self.own(whose).acquire_many_owned(blocks).await.ok()?;
-            let shared = Arc::clone(&self.of_all).acquire_many_owned(blocks).await.ok()?;
-            Some(Held { permits: [own, shared] })
+            let mut held = Held { permits: vec![own] };
+            // What is of a sandbox is of its project too, and counts for all there.
+            if let Whose::Project(_) = whose {
+                held.permits.push(Arc::clone(&self.of_all).acquire_many_owned(blocks).await.ok()?);
+            }
+            Some(held)
         });
         taken.await.ok().flatten().ok_or_else(|| {
             let message =
@@ -142,5 +147,11 @@ mod tests {
         assert!(room.take(&whose(3), &headers(1), false).await.is_err());
         unknown.shrink(10);
         assert!(room.take(&whose(3), &headers(BODY_BYTES_MAX - BLOCK), false).await.is_ok());
+        // Many sandboxes of one project are bounded by that project.
+        let sandbox = Whose::Sandbox(SandboxId::from_random([1; 16]));
+        let first = room.take(&sandbox, &HeaderMap::new(), false).await.unwrap();
+        assert!(room.take(&sandbox, &headers(1), false).await.is_err());
+        drop(first);
+        assert!(room.take(&sandbox, &headers(1), false).await.is_ok());
     }
 }
