@@ -29,6 +29,7 @@ pub mod report;
 mod rounds;
 mod runs;
 mod server;
+mod snapshots;
 mod statistics;
 pub mod table;
 mod target;
@@ -88,6 +89,11 @@ pub fn run(arguments: &[&str]) -> Result<ExitCode> {
     if options.wants(Part::Templates) {
         let report = templates::measure(&options, &saggar).context("measuring templates")?;
         publish(&options, root, (DOCUMENT, "bench --only templates"), &report.text())?;
+        targets.extend(report.targets);
+    }
+    if options.wants(Part::Snapshots) {
+        let report = snapshots::measure(&options, &saggar).context("measuring snapshots")?;
+        publish(&options, root, (DOCUMENT, "bench --only snapshots"), &report.text())?;
         targets.extend(report.targets);
     }
     if options.wants(Part::Code) {

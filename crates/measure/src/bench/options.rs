@@ -11,13 +11,14 @@ usage: cargo measure bench [options]
 
   --only PART       only `run` (one-shot sandboxes), `server` (sandboxes over HTTP), `e2b` (the same with E2B's client),
                     `runs` (durable runs), `egress` (the network boundary), `templates` (images),
-                    `code` (contexts of the code interpreter) or `models` (the model gateway); default: all
+                    `snapshots` (and forks), `code` (contexts of the code interpreter)
+                    or `models` (the model gateway); default: all
   --rounds N        interleaved rounds of timing (7; at least 5 for a meaningful ratio)
   --runs N          runs of each contender in a round (100)
   --runc-runs N     the same for runc, which is slow (100: as often as the others)
   --idle N          idle sandboxes to start at once (50; 0 skips the measurement of memory)
   --idle-rounds N   times to do that (3)
-  --many N          sandboxes alive at once on a server (1000; 0 skips it)
+  --many N          sandboxes alive at once on a server, and idle ones from an image (1000; 0 skips it)
   --many-rounds N   times to do that (7)
   --creates N       creates timed with few and with many alive (200)
   --transfer MIB    size of the uploaded and downloaded file (1024; 0 skips it)
@@ -51,13 +52,15 @@ pub enum Part {
     Egress,
     /// Sandboxes that start from images.
     Templates,
+    /// Snapshots and forks.
+    Snapshots,
     /// Contexts of the code interpreter.
     Code,
     /// The model gateway.
     Models,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// `None` means all parts.
     pub only: Option<Part>,
@@ -179,9 +182,12 @@ fn part(name: &str) -> Result<Part> {
         "runs" => Ok(Part::Runs),
         "egress" => Ok(Part::Egress),
         "templates" => Ok(Part::Templates),
+        "snapshots" => Ok(Part::Snapshots),
         "code" => Ok(Part::Code),
         "models" => Ok(Part::Models),
-        _ => bail!("--only takes run, server, e2b, runs, egress, templates, code or models, not \"{name}\""),
+        _ => {
+            bail!("--only takes run, server, e2b, runs, egress, templates, snapshots, code or models, not \"{name}\"")
+        }
     }
 }
 

@@ -15,10 +15,13 @@ use report::Report;
 
 mod image;
 mod measured;
+mod pooled;
 mod report;
 
 /// Starts of each kind in a round.
 const STARTS: usize = 40;
+/// The same from a server's pools.
+const POOLED: usize = 15;
 /// Size of the imported image, uncompressed.
 const IMPORT_BYTES: u64 = 500_000_000;
 /// Cached builds in a round.
@@ -34,13 +37,13 @@ const LARGE_TIMES: usize = 4;
 pub fn measure(options: &Options, saggar: &Path) -> Result<Report> {
     let workplace = Workplace::make("bench-templates").context("making a directory for the benchmark")?;
     let machine = Machine::look().context("looking at the machine")?;
-    let bench = Bench::prepare(saggar, workplace.path(), options)?;
+    let mut bench = Bench::prepare(saggar, workplace.path(), options)?;
     let load_before = Load::now()?;
     let mut measured = Measured::default();
     for round in 0..options.rounds {
         eprintln!("bench: templates, round {} of {}", round + 1, options.rounds);
         // Every other round goes the other way around.
-        measured.rounds.push(Round::measure(&bench, round, round % 2 == 1)?);
+        measured.rounds.push(Round::measure(&mut bench, round, round % 2 == 1)?);
     }
-    Ok(Report::new(machine, options.idle_sandboxes, measured, [load_before, Load::now()?]))
+    Ok(Report::new(machine, options.many, measured, [load_before, Load::now()?]))
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use super::image::{self, BUSYBOX, SMALL, run};
+use super::pooled::Pooled;
 use super::{BUILDS, IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_TIMES, STARTS};
 use crate::bench::idle;
 use crate::bench::options::Options;
@@ -21,6 +22,8 @@ pub struct Measured {
 pub struct Round {
     /// A start and end of a sandbox, in ms: from the host, from an image, from an image with its files on disk.
     pub start_ms: [f64; 3],
+    /// The same from a server's pools: from the host, from an image.
+    pub pooled_ms: [f64; 2],
     /// The large image, in ms: `tar xzf`, the same and written to disk, an import.
     pub import_ms: [f64; 3],
     /// A build of which every step is cached, in ms.
@@ -34,13 +37,14 @@ pub struct Round {
 }
 
 impl Round {
-    pub fn measure(bench: &Bench<'_>, number: usize, is_reversed: bool) -> Result<Self> {
+    pub fn measure(bench: &mut Bench<'_>, number: usize, is_reversed: bool) -> Result<Self> {
         let mut starts = [Vec::new(), Vec::new(), Vec::new()];
         for _ in 0..STARTS {
             for (times, way) in starts.iter_mut().zip([Way::Host, Way::Memory, Way::Disk]) {
                 times.push(bench.sandbox_ms(way, "true")?);
             }
         }
+        let pooled_ms = bench.pooled.round()?;
         let start_ms = starts.map(|times| median(&times));
         let [_, memory_ms, disk_ms] = start_ms;
         let files = |script: &str| {
@@ -59,6 +63,7 @@ impl Round {
         let builds = (0..BUILDS).map(|_| bench.build_ms()).collect::<Result<Vec<_>>>()?;
         Ok(Self {
             start_ms,
+            pooled_ms,
             import_ms,
             cached_build_ms: median(&builds),
             small_ms: files(&small_script())?,
@@ -69,6 +74,10 @@ impl Round {
 
     pub fn start_ratio(&self) -> f64 {
         self.start_ms[1] / self.start_ms[0]
+    }
+
+    pub fn pooled_ratio(&self) -> f64 {
+        self.pooled_ms[1] / self.pooled_ms[0]
     }
 
     pub fn disk_added_ms(&self) -> f64 {
@@ -123,6 +132,7 @@ pub struct Bench<'a> {
     small_files: PathBuf,
     tmpfs: Scratch,
     disk: PathBuf,
+    pooled: Pooled,
 }
 
 /// A directory elsewhere, removed on drop.
@@ -148,7 +158,8 @@ impl<'a> Bench<'a> {
         eprintln!("bench: templates, making images");
         let data = place.join("data");
         let small = image::small(place).context("making the small image")?;
-        run(Command::new(saggar).args(["template", "import"]).arg(small).arg("--data-dir").arg(&data))?;
+        run(Command::new(saggar).args(["template", "import"]).arg(&small).arg("--data-dir").arg(&data))?;
+        let pooled = Pooled::prepare(saggar, place, &small).context("preparing pools")?;
         let (large, large_layer) = image::large(place, IMPORT_BYTES).context("making the large image")?;
         let tmpfs = PathBuf::from(format!("/dev/shm/saggar-bench-{}", std::process::id()));
         let disk = place.join("bare");
@@ -165,6 +176,7 @@ impl<'a> Bench<'a> {
             small_files: place.join("root").join(&SMALL[1..]),
             tmpfs,
             disk,
+            pooled,
         };
         write_context(place).context("writing a build's directory")?;
         // Shows that each way works, and fills caches.
@@ -224,14 +236,16 @@ impl<'a> Bench<'a> {
     }
 
     fn idle_kib(&self, round: usize, is_reversed: bool) -> Result<Option<[f64; 2]>> {
-        if self.options.idle_sandboxes == 0 {
+        // A few sandboxes take less than what the machine's memory varies by.
+        let options = Options { idle_sandboxes: self.options.many, ..self.options.clone() };
+        if options.idle_sandboxes == 0 {
             return Ok(None);
         }
         in_turn(is_reversed, |index| {
             let way = [Way::Host, Way::Memory][index];
             let flags: Vec<&str> = way.flags().iter().copied().chain(["--", BUSYBOX, "sleep", "1000"]).collect();
             let fifo = self.place.join(format!("events-{round}-{index}"));
-            idle::drop_of_each(&self.saggar, &self.data, &fifo, self.options, &flags)
+            idle::drop_of_each(&self.saggar, &self.data, &fifo, &options, &flags)
         })
         .map(Some)
     }

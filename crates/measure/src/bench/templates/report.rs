@@ -1,7 +1,7 @@
 //! The report on templates: targets and results.
 
 use super::measured::{Measured, Round};
-use super::{BUILDS, IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, SMALL_FILES, SMALL_TIMES, STARTS};
+use super::{BUILDS, IMPORT_BYTES, LARGE_MIB, LARGE_TIMES, POOLED, SMALL_FILES, SMALL_TIMES, STARTS};
 use crate::bench::report::{NOTHING, circumstances};
 use crate::bench::statistics::Spread;
 use crate::bench::table::Table;
@@ -38,13 +38,14 @@ fn targets(measured: &Measured) -> Vec<Target> {
     let target = |name, bound, unit, value: &dyn Fn(&Round) -> Option<f64>| {
         let values: Option<Vec<f64>> = measured.rounds.iter().map(value).collect();
         let values = values.filter(|values| !values.is_empty());
-        let measured = values.map(|values| Spread::of(&values)).ok_or_else(|| "left out by --idle 0".to_owned());
+        let measured = values.map(|values| Spread::of(&values)).ok_or_else(|| "left out by --many 0".to_owned());
         Target { name, bound, unit, measured }
     };
     vec![
         target("a sandbox from an image, over the host's", Bound::AtMost(1.2), "×", &|round| {
             Some(round.start_ratio())
         }),
+        target("the same from a server's pools", Bound::AtMost(1.2), "×", &|round| Some(round.pooled_ratio())),
         target("its files on disk, added", Bound::AtMost(30.0), " ms", &|round| Some(round.disk_added_ms())),
         target("import, speed of `tar xzf`", Bound::AtLeast(0.8), "×", &|round| Some(round.import_speed())),
         target("a build that is cached as a whole", Bound::AtMost(50.0), " ms", &|round| Some(round.cached_build_ms)),
@@ -62,6 +63,8 @@ fn starts(measured: &Measured, idle_sandboxes: usize) -> String {
         "host",
         "image",
         "on disk",
+        "pooled, host",
+        "pooled, image",
         "tar xzf",
         "and sync",
         "import",
@@ -70,7 +73,7 @@ fn starts(measured: &Measured, idle_sandboxes: usize) -> String {
         "idle, image",
     ]);
     for (number, round) in measured.rounds.iter().enumerate() {
-        let times = round.start_ms.iter().map(|ms| format!("{ms:.1}"));
+        let times = round.start_ms.iter().chain(&round.pooled_ms).map(|ms| format!("{ms:.1}"));
         let imports = round.import_ms.iter().map(|ms| format!("{ms:.0}"));
         let build = [format!("{:.1}", round.cached_build_ms)];
         let idle = match round.idle_kib {
@@ -80,7 +83,7 @@ fn starts(measured: &Measured, idle_sandboxes: usize) -> String {
         table.add(std::iter::once((number + 1).to_string()).chain(times).chain(imports).chain(build).chain(idle));
     }
     format!(
-        "Times in ms: the median of {STARTS} starts of `saggar run` until its end, an image of {} MB, and the median of {BUILDS} builds of five cached steps. Memory of each of {idle_sandboxes} idle sandboxes in KiB.\n\n{table}",
+        "Times in ms: the median of {STARTS} starts of `saggar run` until its end, and of {POOLED} lives of sandboxes from a server's pools, an image of {} MB, and the median of {BUILDS} builds of five cached steps. Memory of each of {idle_sandboxes} idle sandboxes in KiB.\n\n{table}",
         IMPORT_BYTES / 1_000_000
     )
 }
@@ -105,6 +108,7 @@ mod tests {
     fn targets_are_ratios_of_what_took_turns() {
         let round = Round {
             start_ms: [10.0, 11.0, 21.0],
+            pooled_ms: [4.0, 5.0],
             import_ms: [900.0, 1200.0, 1000.0],
             cached_build_ms: 20.0,
             idle_kib: Some([1000.0, 1050.0]),
@@ -119,7 +123,10 @@ mod tests {
             };
             targets.iter().map(text).collect()
         };
-        assert_eq!(medians(round.clone()), ["1.10", "10.00", "0.90", "20.00", "1.05", "0.80", "0.90", "0.80", "0.90"]);
-        assert_eq!(medians(Round { idle_kib: None, ..round })[4], "left out by --idle 0");
+        assert_eq!(
+            medians(round.clone()),
+            ["1.10", "1.25", "10.00", "0.90", "20.00", "1.05", "0.80", "0.90", "0.80", "0.90"]
+        );
+        assert_eq!(medians(Round { idle_kib: None, ..round })[5], "left out by --many 0");
     }
 }
