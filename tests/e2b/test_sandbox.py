@@ -123,6 +123,23 @@ def test_a_pause_keeps_what_runs(sandbox):
     assert resumed.commands.kill(counter.pid) is True
 
 
+@pytest.mark.skipif(not IS_NEW, reason="the older client always keeps the memory")
+def test_a_pause_without_memory_keeps_the_files(server):
+    sandbox = Sandbox.create(timeout=60, envs={"KEY": "its value"})
+    try:
+        sandbox.files.write("note", "kept")
+        sandbox.commands.run("sleep 1000", background=True)
+        assert sandbox.pause(mode="filesystem")
+        assert sandbox.get_info().state == SandboxState.PAUSED
+        assert sandbox.pause() is False
+        same = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+        assert same.sandbox_id == sandbox.sandbox_id and same.files.read("note") == "kept"
+        assert same.commands.run("echo $KEY").stdout == "its value\n"
+        assert "sleep" not in [process.cmd for process in same.commands.list()]
+    finally:
+        sandbox.kill()
+
+
 def test_a_sandbox_may_pause_itself_and_wake_by_use(server):
     sandbox = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
     try:

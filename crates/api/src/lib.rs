@@ -87,7 +87,8 @@ pub use saggar_domain::{
 };
 pub use sandbox::{
     CreateSandbox, CreatedSandbox, EffectiveEgress, EffectiveEgressLimits, EffectiveLimits, EffectivePorts, Ended,
-    ListSandboxes, Network, Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec, States,
+    ListSandboxes, Network, PausedSandbox, Ports, Sandbox, SandboxLimits, SandboxList, SandboxSecret, SandboxSpec,
+    States,
 };
 pub use secret::Secret;
 pub use snapshot::{
@@ -103,5 +104,5 @@ pub use template::{
     TemplateLogLine, TemplateLogQuery, TemplateRest, UploadTemplate,
 };
 pub use time::Timestamp;
-pub use update::{Change, ResumeSandbox, SetTimeout, UpdateSandbox};
+pub use update::{Change, PauseSandbox, ResumeSandbox, SetTimeout, UpdateSandbox};
 pub use volume::{CreateVolume, SandboxVolume, Volume, VolumeList};

@@ -410,6 +410,10 @@ pub struct Sandbox {
     /// Its current state.
     #[schema(value_type = schema::SandboxState)]
     pub state: SandboxState,
+    /// What is kept of it while it is paused; absent while it isn't.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub paused: Option<PausedSandbox>,
     /// What it was made to, defaults filled in.
     #[serde(flatten)]
     pub spec: SandboxSpec,
@@ -442,6 +446,15 @@ pub struct Sandbox {
     pub ports: EffectivePorts,
     /// How it ended; absent while it hasn't.
     pub ended: Option<Ended>,
+}
+
+/// What is kept of a paused sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PausedSandbox {
+    /// Whether it still has its processes, frozen. Without them it starts anew with its files.
+    pub has_processes: bool,
+    /// Whether its files are kept on disk too, so that it survives a restart of the host. Its processes don't.
+    pub survives_restart: bool,
 }
 
 /// The spec of a sandbox as answers show it, with defaults filled in.

@@ -78,6 +78,20 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Change<T> {
     }
 }
 
+/// Options for pausing a sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default, remote = "Self")]
+pub struct PauseSandbox {
+    /// Whether its memory is kept, with its processes frozen in it. Without, its processes are ended: only its files are kept, on disk.
+    pub memory: bool,
+}
+
+impl Default for PauseSandbox {
+    fn default() -> Self {
+        Self { memory: true }
+    }
+}
+
 /// Options for resuming a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
@@ -97,7 +111,7 @@ pub struct SetTimeout {
     pub ttl: Timeout,
 }
 
-only_from_an_object!(UpdateSandbox, ResumeSandbox, SetTimeout);
+only_from_an_object!(UpdateSandbox, PauseSandbox, ResumeSandbox, SetTimeout);
 
 #[cfg(test)]
 mod tests {

@@ -26,6 +26,7 @@ use utoipa::OpenApi;
     api::Metrics,
     api::MoveFile,
     api::Problem,
+    api::PauseSandbox,
     api::ResumeSandbox,
     api::SandboxList,
     api::SetTimeout,

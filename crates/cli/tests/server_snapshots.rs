@@ -417,3 +417,62 @@ fn more_forks_than_there_is_room_for_are_refused_one_by_one() {
     server.post(&format!("{sandbox}/fork"), &json!({ "count": 1 })).problem(429, "capacity");
     server.post(&format!("{sandbox}/fork"), &json!({ "count": 1001 })).problem(400, "invalid_value");
 }
+
+/// A small disk, which is unmounted at the end.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    fn mount(bytes: &str) -> Self {
+        let place = http::new_directory();
+        let options = format!("size={bytes},mode=0700");
+        let mount =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&place).status();
+        assert!(mount.is_ok_and(|status| status.success()));
+        Self(place)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Lazily: what is still open there is closed with its process.
+        let unmount = std::process::Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(unmount.is_ok_and(|status| status.success()) || std::thread::panicking());
+    }
+}
+
+#[test]
+fn a_full_disk_fails_a_snapshot_a_fork_and_a_pause_without_memory_and_leaves_nothing() {
+    if !is_root() {
+        return not_here("only root can mount a small disk");
+    }
+    let disk = SmallDisk::mount("48m");
+    let server = Server::start_in(disk.0.clone(), &["--pool-max", "0", "--pool-min", "0"]);
+    let sandbox = server.sandbox();
+    let staged = || {
+        let projects = std::fs::read_dir(server.data().join("templates")).into_iter().flatten().flatten();
+        let of = |name: &'static str| {
+            move |project: &std::path::Path| std::fs::read_dir(project.join(name)).map_or(0, Iterator::count)
+        };
+        projects.map(|project| of("staging")(&project.path()) + of("snapshots")(&project.path())).sum::<usize>()
+    };
+    let id = take(&server, &sandbox);
+    server.delete(&format!("{SNAPSHOTS}/{id}")).expect(200);
+    // More than the disk has. It is in the sandbox's memory.
+    server.sh(&sandbox, "dd if=/dev/urandom of=$HOME/big bs=1M count=60 2>/dev/null; echo there > ~/file");
+    for (path, body) in [
+        (format!("{sandbox}/snapshots"), json!({})),
+        (format!("{sandbox}/fork"), json!({ "count": 2 })),
+        (format!("{sandbox}/pause"), json!({ "memory": false })),
+    ] {
+        let refused = server.post(&path, &body);
+        assert!((400..600).contains(&refused.status), "{path}: {}", refused.text());
+        assert!(refused.text().contains("disk"), "{path}: {}", refused.text());
+        assert_eq!(staged(), 0, "{path}");
+        assert_eq!(server.get(SNAPSHOTS).expect(200)["items"], json!([]), "{path}");
+        assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n", "{path}");
+    }
+    // With room it works again.
+    server.sh(&sandbox, "rm ~/big");
+    let id = take(&server, &sandbox);
+    assert_eq!(stdout(&server.sh(&from(&server, &id), "cat ~/file")), "there\n");
+}

@@ -68,7 +68,7 @@ pub use public_ports::PublicPorts;
 pub use quantity::{ByteSize, Count, Cpus, Timeout};
 pub use schema::{Mismatch, SCHEMA_BYTES_MAX, Schema, SchemaError};
 pub use signal::{Signal, SignalScope};
-pub use snapshot::{OfRun, SNAPSHOT_RECORD_BYTES_MAX, SnapshotFacts, SnapshotRecord};
+pub use snapshot::{OfRun, Resting, SNAPSHOT_RECORD_BYTES_MAX, SnapshotFacts, SnapshotRecord};
 pub use spec::{Draft, Spec};
 pub use stream::{Beginning, Offsets, OutputStream};
 pub use timestamp::Timestamp;

@@ -50,6 +50,10 @@ pub struct SnapshotFacts {
     /// The run that took it, to go back to. It is kept for as long as that run or a fork of it needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_run: Option<OfRun>,
+    /// Whether it has the files of a sandbox that is paused, for the case that they are all that is left of it. Such a one isn't listed, and
+    /// goes when the sandbox runs again or ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest: Option<Resting>,
 }
 
 /// The step of a run that took a snapshot.
@@ -57,6 +61,21 @@ pub struct SnapshotFacts {
 pub struct OfRun {
     pub run: RunId,
     pub step: u64,
+}
+
+/// What a paused sandbox needs to go on from its files alone, beside what its row says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resting {
+    /// The variables that its owner gave it, sealed, in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub env: Option<String>,
+}
+
+impl SnapshotFacts {
+    /// Whether clients see it.
+    pub fn is_listed(&self) -> bool {
+        !self.is_for_forks && self.rest.is_none()
+    }
 }
 
 impl SnapshotRecord {
@@ -116,6 +135,7 @@ mod tests {
             entries: 2,
             is_for_forks: false,
             of_run: None,
+            rest: None,
         };
         let record = SnapshotRecord::new(id.clone(), TemplateId::of(b"x"), facts);
         let document = serde_json::to_string(&record).unwrap();

@@ -81,7 +81,11 @@ impl Gate {
         query.cursor = cursor.map_err(|error| Refusal::invalid(error.to_string(), error.help()))?;
         let page = self.sandboxes.list(permit, query).await?;
         let unenforced = self.known_unenforced();
-        let items = page.items.into_iter().map(|row| seen(row, unenforced.clone())).collect::<Result<_, _>>()?;
+        let items = page
+            .items
+            .into_iter()
+            .map(|row| Ok(self.with_kept(seen(row, unenforced.clone())?)))
+            .collect::<Result<_, Refusal>>()?;
         Ok(SandboxPage { items, next: page.next.map(|cursor| cursor.to_string()) })
     }
 
@@ -103,7 +107,20 @@ impl Gate {
             }
             unenforced = self.learn_unenforced(description.unenforced);
         }
-        Ok(Seen { sandbox: wire::sandbox(row, unenforced)?, end })
+        Ok(self.with_kept(Seen { sandbox: wire::sandbox(row, unenforced)?, end }))
+    }
+
+    fn with_kept(&self, mut seen: Seen) -> Seen {
+        self.fill_kept(&mut seen.sandbox);
+        seen
+    }
+
+    /// Says what is kept of a paused sandbox, which its row doesn't know.
+    pub fn fill_kept(&self, sandbox: &mut Sandbox) {
+        let kept = self.sandboxes.kept(&sandbox.id);
+        if let Some(paused) = &mut sandbox.paused {
+            (paused.has_processes, paused.survives_restart) = (!kept.is_alone, kept.files);
+        }
     }
 
     /// Events after a number. Dropped ones are reported as gaps, except before the first event of all.

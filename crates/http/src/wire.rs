@@ -32,6 +32,8 @@ pub fn sandbox(row: store::Sandbox, unenforced: Vec<String>) -> Result<api::Sand
         id: asked.id,
         project_id: asked.project,
         state: life.state(),
+        paused: matches!(life, Life::Paused { .. })
+            .then_some(api::PausedSandbox { has_processes: true, survives_restart: false }),
         spec: api::SandboxSpec::of(asked.spec).map_err(|_| Refusal::internal())?,
         labels: shown_labels(&asked.labels),
         unenforced,

@@ -50,8 +50,8 @@ pub use ports::OpenPort;
 /// What differs between two snapshots.
 pub use saggar_image::{DiffEntry, Difference, StackDiff};
 pub use sandboxes::{
-    Adopted, AppliedChange, AppliedChanges, AskedWorkspace, ChangeDiff, Created, ExecView, KeptChanges, NewSandbox,
-    NewTerms, NoDiff, Patch, PoolSize, Sandboxes, StoredExec, Upkeep, Workspaces,
+    Adopted, AppliedChange, AppliedChanges, AskedWorkspace, ChangeDiff, Created, ExecView, Keep, Kept, KeptChanges,
+    NewSandbox, NewTerms, NoDiff, Patch, PoolSize, Sandboxes, StoredExec, Upkeep, Workspaces,
 };
 pub use secrets::{HeaderRule, KeyFault, KeyFile, OldKeys, Rekeyed, SECRETS, SetSecret, Written, rekey};
 pub use settings::Settings;

@@ -25,4 +25,5 @@ pub(crate) use header::with_headers;
 pub use key_file::{KeyFault, KeyFile};
 pub use manage::{SECRETS, SetSecret, Written};
 pub use rekey::{OldKeys, Rekeyed, rekey};
+pub(crate) use seal::{Label, SealingKey};
 pub(crate) use vault::Vault;

@@ -26,6 +26,7 @@ pub use archive::SnapshotExport;
 pub use fork::{ForkOptions, Forked};
 pub use keep::SnapshotQuery;
 pub(crate) use place::Taking;
+pub(crate) use take::Purpose;
 
 /// Snapshots, as permits name them.
 pub const SNAPSHOTS: Kind = Kind::new("snapshots");

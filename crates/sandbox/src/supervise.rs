@@ -133,6 +133,7 @@ impl Supervised {
                     signals,
                     terms: start.terms,
                     is_pooled: start.is_pooled,
+                    events_before: start.events_before,
                 });
                 Ok(Self { data, sandbox, asked, prepared, socket, hold, layer })
             }

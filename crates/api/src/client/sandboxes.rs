@@ -14,7 +14,7 @@ use crate::host::{Health, Metrics};
 use crate::network::SandboxNetwork;
 use crate::route;
 use crate::sandbox::{CreateSandbox, CreatedSandbox, ListSandboxes, Sandbox, SandboxList};
-use crate::update::{ResumeSandbox, SetTimeout, UpdateSandbox};
+use crate::update::{PauseSandbox, ResumeSandbox, SetTimeout, UpdateSandbox};
 
 impl Client {
     /// Whether the server answers; needs no key.
@@ -83,8 +83,8 @@ impl SandboxHandle {
     }
 
     /// Freezes it.
-    pub async fn pause(&self) -> Result<Sandbox, Error> {
-        self.call(Method::POST, route::PAUSE).value().await
+    pub async fn pause(&self, pause: &PauseSandbox) -> Result<Sandbox, Error> {
+        self.call(Method::POST, route::PAUSE).json(pause).value().await
     }
 
     /// Resumes it.

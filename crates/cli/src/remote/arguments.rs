@@ -135,6 +135,9 @@ pub(crate) enum SandboxCommand {
     },
     /// Freeze sandboxes
     Pause {
+        /// End their processes, and keep only their files
+        #[arg(long)]
+        without_memory: bool,
         /// Sandbox ids
         #[arg(value_name = "SANDBOX", required = true, value_parser = sandbox_id)]
         sandboxes: Vec<SandboxId>,

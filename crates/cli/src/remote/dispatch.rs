@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use saggar_api::PauseSandbox;
 use saggar_api::client::Client;
 use saggar_domain::RunId;
 use serde::Serialize;
@@ -42,7 +43,9 @@ pub(crate) fn sandbox(arguments: SandboxArguments) -> ExitCode {
         SandboxCommand::Watch { sandbox, path, recursive } => {
             logs::watch(&client, sandbox, path, recursive, is_json).await
         }
-        SandboxCommand::Pause { sandboxes } => lifecycle::pause(&client, sandboxes, is_json).await,
+        SandboxCommand::Pause { sandboxes, without_memory } => {
+            lifecycle::pause(&client, sandboxes, PauseSandbox { memory: !without_memory }, is_json).await
+        }
         SandboxCommand::Resume { sandboxes, ttl } => lifecycle::resume(&client, sandboxes, ttl, is_json).await,
         SandboxCommand::Kill { sandboxes, all: false, labels: _ } => lifecycle::kill(&client, sandboxes, is_json).await,
         SandboxCommand::Kill { sandboxes: _, all: true, labels } => lifecycle::kill_all(&client, labels, is_json).await,

@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 
 use saggar_api::client::{Client, Error, SandboxHandle};
-use saggar_api::{CreateSandbox, Labels, ListSandboxes, Ports, ResumeSandbox, Sandbox, SandboxState, States};
+use saggar_api::{
+    CreateSandbox, Labels, ListSandboxes, PauseSandbox, Ports, ResumeSandbox, Sandbox, SandboxState, States,
+};
 use saggar_domain::model::{ModelAccess, RouteName};
 use saggar_domain::{SandboxId, Timeout};
 
@@ -229,8 +231,8 @@ fn facts(sandbox: &Sandbox) -> String {
     facts.into_iter().map(|(name, value)| format!("{name:<13} {value}").trim_end().to_owned() + "\n").collect()
 }
 
-pub(crate) async fn pause(client: &Client, ids: Vec<SandboxId>, is_json: bool) -> CommandResult {
-    each(client, ids, is_json, async |sandbox| sandbox.pause().await).await
+pub(crate) async fn pause(client: &Client, ids: Vec<SandboxId>, pause: PauseSandbox, is_json: bool) -> CommandResult {
+    each(client, ids, is_json, async |sandbox| sandbox.pause(&pause).await).await
 }
 
 pub(crate) async fn resume(client: &Client, ids: Vec<SandboxId>, ttl: Option<Timeout>, is_json: bool) -> CommandResult {

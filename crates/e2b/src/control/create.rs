@@ -155,9 +155,12 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     })
 }
 
-/// A pause that doesn't keep the memory.
-pub(super) fn without_memory() -> Refusal {
-    unsupported("a pause without memory is not supported yet", "pause with memory, which is the default")
+/// A deadline that keeps the files alone.
+fn without_memory() -> Refusal {
+    unsupported(
+        "a pause without memory is not supported at the deadline",
+        "keep the memory there, which is the default; `pause` itself can do without",
+    )
 }
 
 /// Refuses unknown fields, unless they request nothing.

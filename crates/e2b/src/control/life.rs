@@ -11,10 +11,9 @@ use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Kill, Read};
 use saggar_http::extract::Json;
 use saggar_http::wire;
-use saggar_runtime::{NewTerms, Patch};
+use saggar_runtime::{Keep, NewTerms, Patch};
 use serde::Deserialize;
 
-use super::create::without_memory;
 use super::info::{self, Name};
 use crate::id;
 use crate::state::Shared;
@@ -93,9 +92,6 @@ pub(super) async fn pause(
     State(server): State<Shared>,
     Json(asked): Json<Asked>,
 ) -> Result<StatusCode, Refusal> {
-    if asked.memory == Some(false) {
-        return Err(without_memory());
-    }
     let description = server.sandboxes.describe(&readable.permit).await?;
     if description.state == SandboxState::Paused {
         return Err(Refusal::new(
@@ -104,7 +100,8 @@ pub(super) async fn pause(
             "",
         ));
     }
-    server.sandboxes.pause(&allowed.permit).await?;
+    let keep = if asked.memory == Some(false) { Keep::Files } else { Keep::Memory };
+    server.sandboxes.pause(&allowed.permit, keep).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -116,13 +113,14 @@ pub(super) async fn connect(
     name: Name,
     Json(asked): Json<Asked>,
 ) -> Result<Response, Refusal> {
-    if asked.memory == Some(false) {
-        return Err(without_memory());
-    }
     let seconds = asked.timeout.unwrap_or(server.settings.default_ttl.as_secs());
     let description = server.sandboxes.describe(&readable.permit).await?;
     let status = match description.state {
         SandboxState::Paused => {
+            // Its files are to be used without what is in its memory.
+            if asked.memory == Some(false) {
+                server.sandboxes.pause(&allowed.permit, Keep::Files).await?;
+            }
             let terms = terms(&server, &allowed, seconds).await?;
             server.sandboxes.resume(&allowed.permit, Some(terms)).await?;
             StatusCode::CREATED

@@ -31,6 +31,7 @@ fn facts() -> SnapshotFacts {
         entries: 0,
         is_for_forks: false,
         of_run: None,
+        rest: None,
     }
 }
 

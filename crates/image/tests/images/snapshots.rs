@@ -61,6 +61,7 @@ fn take_while(
         entries: 0,
         is_for_forks: wanted.is_for_forks,
         of_run: None,
+        rest: None,
     };
     let base = wanted.base.map(|id| store.templates().find_id(id).expect("readable").expect("it is there"));
     let new = NewSnapshot { id: SnapshotId::from_random([wanted.number; 16]), facts, base, limits: wanted.limits };

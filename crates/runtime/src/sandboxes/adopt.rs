@@ -10,6 +10,7 @@
 //! | creating | yes, it is ending | ended as `start_failed`: its creator died before it was ready |
 //! | running, paused | not in time | adopted: a slow supervisor is not dead |
 //! | creating | no | ended as `start_failed`, whatever its last words say: no client has heard of it |
+//! | paused, and its files are kept | no | adopted: they are all that is left of it |
 //! | running, paused | no | ended: by its last words, by a reboot, or lost |
 //! | none | yes, without an owner | back into the pool; ended if it is from a stored template |
 //! | none, or ended | yes, with an owner | ended: it is unknown |
@@ -18,13 +19,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, Spec, User};
+use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, SnapshotId, Spec, User};
 use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply};
 
 use super::changes::wake_of;
 use super::live::{Live, LiveFacts};
 use super::pool::{PoolKind, PoolNetwork, Ready, UNOWNED_MAX};
+use super::rest::Rest;
 use super::{Sandboxes, now};
 use crate::fault::Fault;
 use crate::supervisor::Connection;
@@ -63,6 +65,7 @@ impl Sandboxes {
         let mut found = Adopted::default();
         let mut rows = self.live_rows().await?;
         let list = |error| Fault::internal("reading the data directory", error);
+        let mut rests = self.all_rests().await?;
         let mut is_proxied = false;
         for (id, heard) in self.ask_all(self.inner.places.sockets().map_err(list)?).await {
             is_proxied |= matches!(&heard, Heard::Described(description) if description.egress.is_some());
@@ -71,17 +74,25 @@ impl Sandboxes {
                 continue;
             }
             match (row, heard) {
-                (Some(row), Heard::Described(description)) => self.adopt_one(row, *description, &mut found).await?,
+                (Some(row), Heard::Described(description)) => {
+                    let is_paused = description.state == SandboxState::Paused;
+                    self.adopt_one(row, *description, &mut found).await?;
+                    self.adopt_rest(&id, rests.remove(&id), is_paused).await;
+                }
                 (None, Heard::Described(description)) => self.adopt_without_row(&id, *description, &mut found).await,
-                (Some(row), Heard::Nothing) => self.adopt_unheard(row, &mut found).await?,
+                (Some(row), Heard::Nothing) => {
+                    let is_paused = row.life.state() == SandboxState::Paused;
+                    self.adopt_unheard(row, &mut found).await?;
+                    self.adopt_rest(&id, rests.remove(&id), is_paused).await;
+                }
                 // Checked again later, as a stranger.
                 (None, Heard::Nothing) => {}
-                (Some(row), Heard::Gone) => self.bury(&row, &mut found).await?,
+                (Some(row), Heard::Gone) => self.bury_or_rest(&row, rests.remove(&id), &mut found).await?,
                 (None, Heard::Gone) => self.inner.places.remove_socket(&id),
             }
         }
         for row in rows.into_values().filter(|row| !self.is_being_made(row)) {
-            self.bury(&row, &mut found).await?;
+            self.bury_or_rest(&row, rests.remove(&row.asked.id), &mut found).await?;
         }
         for id in self.inner.places.finals().map_err(list)? {
             match self.store().sandbox_of_any(id.clone()).await?.filter(|row| row.life == Life::Creating) {
@@ -288,6 +299,30 @@ impl Sandboxes {
         found.strangers += 1;
     }
 
+    /// What is kept of a sandbox that has a supervisor. Of one that runs it is outdated.
+    async fn adopt_rest(&self, id: &SandboxId, rest: Option<SnapshotId>, is_paused: bool) {
+        let Some((snapshot, live)) = rest.zip(self.inner.register.get(id)) else { return };
+        if is_paused {
+            live.set_rest(Some(Rest::Kept(snapshot)));
+            return;
+        }
+        if let Err(fault) = self.drop_rest(&live, snapshot).await {
+            tracing::warn!(sandbox = %id, error = %fault, "removing what a sandbox rested in failed");
+        }
+    }
+
+    /// A paused sandbox whose files are kept needs no supervisor.
+    async fn bury_or_rest(&self, row: &Sandbox, rest: Option<SnapshotId>, found: &mut Adopted) -> Result<(), Fault> {
+        match (&row.life, rest) {
+            (Life::Paused { .. }, Some(snapshot)) => {
+                self.adopt_resting(row, snapshot).await;
+                found.live += 1;
+                Ok(())
+            }
+            (_, _) => self.bury(row, found).await,
+        }
+    }
+
     /// Ends a row without a supervisor.
     async fn bury(&self, row: &Sandbox, found: &mut Adopted) -> Result<(), Fault> {
         let id = &row.asked.id;
@@ -305,7 +340,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    fn facts_of(&self, row: &Sandbox) -> LiveFacts {
+    pub(super) fn facts_of(&self, row: &Sandbox) -> LiveFacts {
         let asked = &row.asked;
         LiveFacts {
             id: asked.id.clone(),

@@ -1,5 +1,7 @@
 //! Changes to a live sandbox: its lifetime, its labels, pausing and resuming.
 
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
@@ -9,6 +11,7 @@ use saggar_store::{Change, Lifetime, Sandbox, SandboxPatch};
 use saggar_supervisor::control::{Description, Op, Reply, Terms};
 
 use super::live::Live;
+use super::rest::{Keep, Rest};
 use super::{Sandboxes, now};
 use crate::fail_point::pass;
 use crate::fault::Fault;
@@ -61,11 +64,14 @@ pub struct Patch {
     pub ingress: Option<Ingress>,
 }
 
+/// A future whose type doesn't name what is in it.
+type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 impl Sandboxes {
     pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let terms = patch.terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
-        if let Some(terms) = terms {
+        if let Some(terms) = terms.filter(|_| !live.is_alone()) {
             self.described(&live, Op::SetTerms { terms }).await?;
         }
         let rows = SandboxPatch {
@@ -94,17 +100,43 @@ impl Sandboxes {
         self.row_of(&live.project, &live.id).await
     }
 
-    /// Freezes a sandbox. One that is already frozen stays so.
-    pub async fn pause(&self, permit: &Permit) -> Result<Sandbox, Fault> {
+    /// Freezes a sandbox. One that is already frozen stays so. Continues to its end even if the caller is cancelled.
+    pub async fn pause(&self, permit: &Permit, keep: Keep) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
+        let this = self.clone();
+        let work = tokio::spawn(async move {
+            this.pause_live(&live, keep).await?;
+            this.row_of(&live.project, &live.id).await
+        });
+        work.await.map_err(|error| Fault::internal("pausing a sandbox", error))?
+    }
+
+    async fn pause_live(&self, live: &Arc<Live>, keep: Keep) -> Result<(), Fault> {
+        self.check_keep(live, keep).await?;
         let mut accounted = live.accounted.lock().await;
-        let description = self.described(&live, Op::Pause).await?;
+        if live.is_alone() {
+            return Ok(());
+        }
+        let was_running = self.described(live, Op::Describe).await?.state == SandboxState::Running;
+        let description = self.described(live, Op::Pause).await?;
         pass("pause/frozen");
         self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;
         pass("pause/row");
         *accounted = description.last_event;
-        drop(accounted);
-        self.row_of(&live.project, &live.id).await
+        match keep {
+            Keep::Memory => self.keep_files_or_warn(live).await,
+            Keep::Files => {
+                let kept = match self.keep_files(live, keep).await {
+                    Ok(()) => self.leave_alone(live).await,
+                    Err(fault) => Err(fault),
+                };
+                if kept.is_err() && was_running {
+                    self.go_on_within(live, None, &mut accounted).await?;
+                }
+                kept?;
+            }
+        }
+        Ok(())
     }
 
     /// Resumes a sandbox, optionally with a new lifetime.
@@ -115,13 +147,27 @@ impl Sandboxes {
         self.row_of(&live.project, &live.id).await
     }
 
-    /// Resumes a paused sandbox because of traffic.
-    pub(super) async fn wake(&self, live: &Live, terms: Terms) -> Result<(), Fault> {
-        self.go_on(live, Some(terms)).await
+    /// Resumes a paused sandbox because of traffic. Boxed, because a resume may start programs, which is traffic too.
+    pub(super) fn wake<'a>(&'a self, live: &'a Arc<Live>, terms: Terms) -> BoxFuture<'a, Result<(), Fault>> {
+        Box::pin(self.go_on(live, Some(terms)))
     }
 
-    async fn go_on(&self, live: &Live, terms: Option<Terms>) -> Result<(), Fault> {
-        let mut accounted = live.accounted.lock().await;
+    /// Continues to its end even if the caller is cancelled.
+    async fn go_on(&self, live: &Arc<Live>, terms: Option<Terms>) -> Result<(), Fault> {
+        let (this, live) = (self.clone(), Arc::clone(live));
+        let work = tokio::spawn(async move {
+            let mut accounted = live.accounted.lock().await;
+            this.go_on_within(&live, terms, &mut accounted).await
+        });
+        work.await.map_err(|error| Fault::internal("resuming a sandbox", error))?
+    }
+
+    async fn go_on_within(&self, live: &Arc<Live>, terms: Option<Terms>, accounted: &mut u64) -> Result<(), Fault> {
+        if let Some(Rest::Alone(snapshot)) = live.rest() {
+            return self.rise(live, snapshot, terms).await;
+        }
+        self.forget_rest(live).await?;
+        pass("resume/forgotten");
         let description = self.described(live, Op::Resume { terms }).await?;
         pass("resume/thawed");
         self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
@@ -147,6 +193,12 @@ impl Sandboxes {
 
     pub(crate) async fn described(&self, live: &Live, op: Op) -> Result<Description, Fault> {
         let fault = |error| Fault::from_control(error, &live.id);
+        if live.is_alone() {
+            return match op {
+                Op::Describe => self.described_alone(live).await,
+                _ => Err(Fault::Paused { id: live.id.clone() }),
+            };
+        }
         match Connection::question(&live.socket, op).await.map_err(fault) {
             Ok(Reply::Described(description)) if description.state == SandboxState::Ending => {
                 Err(self.ended_fault(&live.project, &live.id).await)
@@ -158,7 +210,7 @@ impl Sandboxes {
         }
     }
 
-    pub(crate) async fn changeable(&self, permit: &Permit) -> Result<std::sync::Arc<Live>, Fault> {
+    pub(crate) async fn changeable(&self, permit: &Permit) -> Result<Arc<Live>, Fault> {
         permit.check(|action| matches!(action, Action::ChangeSandbox(_)))?;
         self.live(permit.project(), permit.sandbox()?).await
     }

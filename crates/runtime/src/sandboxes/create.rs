@@ -146,7 +146,8 @@ impl Sandboxes {
                 let owner = Owner::Client { uses_secrets: !uses.is_empty() };
                 let template_project = plan.template.as_ref().map(|template| template.project.clone());
                 let volume_project = (!spec.volumes.is_empty()).then(|| project.as_str().to_owned());
-                let started = self.start_supervisor(&id, spec, terms, template_project, volume_project, owner).await;
+                let past = Past { template_project, volume_project, events_before: 0 };
+                let started = self.start_supervisor(&id, spec, terms, owner, past).await;
                 started.map_err(|error| self.start_fault(&id, error))
             }
             Err(fault) => Err(fault),
@@ -366,9 +367,8 @@ impl Sandboxes {
         id: &SandboxId,
         spec: Draft,
         terms: Terms,
-        template_project: Option<String>,
-        volume_project: Option<String>,
         owner: Owner,
+        past: Past,
     ) -> Result<Description, StartError> {
         self.ensure_egress(spec.network).await.map_err(StartError::Refused)?;
         let _turn = self.inner.making.acquire().await.expect("this semaphore is never closed");
@@ -380,13 +380,14 @@ impl Sandboxes {
             terms,
             is_pooled: owner == Owner::Nobody,
             uses_secrets: owner == Owner::Client { uses_secrets: true },
-            template_project,
-            volume_project,
+            template_project: past.template_project,
+            volume_project: past.volume_project,
+            events_before: past.events_before,
         };
         start(&*self.inner.launcher, &request).await
     }
 
-    fn start_fault(&self, id: &SandboxId, error: StartError) -> Fault {
+    pub(super) fn start_fault(&self, id: &SandboxId, error: StartError) -> Fault {
         match error {
             StartError::Refused(problem) => Fault::Refused(problem),
             StartError::Spawn(source) => Fault::internal("starting a supervisor", source),
@@ -429,6 +430,17 @@ impl Sandboxes {
             ingress: new.ingress.clone(),
         }
     }
+}
+
+/// Whose things its spec names, and what went before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Past {
+    /// Of its template; `None` if that is built in.
+    pub(super) template_project: Option<String>,
+    /// Of its volumes; `None` without any.
+    pub(super) volume_project: Option<String>,
+    /// The number of the last event of its earlier supervisors.
+    pub(super) events_before: u64,
 }
 
 /// Whom a supervisor is started for.

@@ -40,6 +40,18 @@ impl Sandboxes {
 
     pub(super) async fn end_live(&self, live: &Live) -> Result<(), Fault> {
         pass("kill/begun");
+        // From now on nobody takes its end for the end of its supervisor alone.
+        live.set_ending();
+        if live.is_alone() {
+            // One that is being resumed is ended when it runs.
+            let _paused = live.accounted.lock().await;
+            if live.is_alone() {
+                // First, because others may notice that it has no supervisor. What is kept of an ended one is swept.
+                self.write_end(&live.id, EndReason::Killed, None).await;
+                return self.forget_rest(live).await;
+            }
+        }
+        self.forget_rest(live).await?;
         let mut answer = Connection::question(&live.socket, Op::Kill).await;
         if matches!(&answer, Err(error) if error.is_gone()) {
             // A supervisor that is ending drops existing connections before it has left its last words, but still
@@ -69,6 +81,9 @@ impl Sandboxes {
 
     /// The supervisor is gone: records its last words, or without them the given reason.
     pub(super) async fn find_end(&self, id: &SandboxId, otherwise: EndReason) -> Result<(), Fault> {
+        if self.rests(id).await {
+            return Ok(());
+        }
         match self.last_words(id) {
             Some(last) => self.write_final(&last).await,
             None => self.lose(id, otherwise).await,
@@ -79,6 +94,9 @@ impl Sandboxes {
     /// last words. Then there is nothing to look for, and scanning everything at each end would make its cost grow
     /// with the number of sandboxes.
     pub(super) async fn find_end_of_live(&self, id: &SandboxId) -> Result<(), Fault> {
+        if self.rests(id).await {
+            return Ok(());
+        }
         match self.last_words(id) {
             Some(last) => self.write_final(&last).await,
             None if self.inner.register.get(id).is_none() => Ok(()),

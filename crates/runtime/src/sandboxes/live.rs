@@ -13,6 +13,7 @@ use saggar_supervisor::control::Terms;
 use tokio::sync::watch;
 
 use super::admission::Slot;
+use super::rest::Rest;
 
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -44,6 +45,9 @@ pub(crate) struct Live {
     pub(crate) stored: watch::Sender<u64>,
     /// Why it ended, once it has.
     pub(crate) ended: watch::Sender<Option<EndReason>>,
+    /// Where its files are kept while it is paused.
+    rest: RwLock<Option<Rest>>,
+    is_ending: AtomicBool,
     /// Held until nothing of it is left; this value may be referenced for a moment longer.
     slot: Mutex<Option<Slot>>,
 }
@@ -83,6 +87,8 @@ impl Live {
             accounted: tokio::sync::Mutex::new(0),
             stored,
             ended,
+            rest: RwLock::new(None),
+            is_ending: AtomicBool::new(false),
             slot: Mutex::new(Some(slot)),
         }
     }
@@ -90,6 +96,39 @@ impl Live {
     /// Nothing of it is left: frees its slot.
     pub(crate) fn free_slot(&self) {
         self.slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    }
+
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        self.rest.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    /// Returns what it was before.
+    pub(crate) fn set_rest(&self, rest: Option<Rest>) -> Option<Rest> {
+        std::mem::replace(&mut *self.rest.write().unwrap_or_else(std::sync::PoisonError::into_inner), rest)
+    }
+
+    /// Its supervisor is gone. Returns how it rested until then.
+    pub(crate) fn lose_supervisor(&self) -> Option<Rest> {
+        let mut rest = self.rest.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = rest.clone();
+        if let Some(Rest::Kept(id)) = &before {
+            *rest = Some(Rest::Alone(id.clone()));
+        }
+        before
+    }
+
+    /// Whether a kill of it was begun.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_ending(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it is paused, and only its files are left.
+    pub(crate) fn is_alone(&self) -> bool {
+        matches!(self.rest(), Some(Rest::Alone(_)))
     }
 
     /// What it was started from.

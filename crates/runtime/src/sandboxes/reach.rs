@@ -36,6 +36,9 @@ impl Sandboxes {
     /// Sends a request that a paused sandbox can answer, without resuming it.
     pub(crate) async fn question_asleep(&self, project: &ProjectId, id: &SandboxId, op: Op) -> Result<Reply, Fault> {
         let live = self.live(project, id).await?;
+        if live.is_alone() {
+            return self.described(&live, op).await.map(|description| Reply::Described(Box::new(description)));
+        }
         match Connection::question(&live.socket, op).await.map_err(|error| Fault::from_control(error, id)) {
             Err(Fault::Ended { .. }) => Err(self.ended_fault(project, id).await),
             other => other,
@@ -116,12 +119,16 @@ impl Sandboxes {
 
     /// Does something that needs a running sandbox. A paused one is resumed once, if traffic does that, and asked
     /// again.
-    async fn awake<T, F, Fut>(&self, live: &Live, ask: F) -> Result<T, Fault>
+    async fn awake<T, F, Fut>(&self, live: &Arc<Live>, ask: F) -> Result<T, Fault>
     where
         F: Fn() -> Fut,
         Fut: Future<Output = Result<T, ControlError>>,
     {
         let fault = |error| Fault::from_control(error, &live.id);
+        if live.is_alone() {
+            let Some(terms) = live.wake_terms() else { return Err(Fault::Paused { id: live.id.clone() }) };
+            self.wake(live, terms).await?;
+        }
         match ask().await.map_err(fault) {
             Err(Fault::Paused { id }) => {
                 let Some(terms) = live.wake_terms() else { return Err(Fault::Paused { id }) };

@@ -9,7 +9,7 @@ use saggar_supervisor::control::{Op, Terms};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::create::Owner;
+use super::create::{Owner, Past};
 use super::pool::{PoolKind, Ready, Step, UNOWNED_MAX};
 use super::{Sandboxes, now};
 use crate::supervisor::Connection;
@@ -184,7 +184,8 @@ impl Sandboxes {
         // If this server is killed and none follows it, they end by themselves.
         let ttl_ms = u64::try_from(UNOWNED_MAX.as_millis()).unwrap_or(u64::MAX);
         let terms = Terms { ttl_ms: Some(ttl_ms), then: saggar_domain::DeadlineAction::Kill, idle_ms: None };
-        match self.start_supervisor(&id, kind.spec(), terms, template_project, None, Owner::Nobody).await {
+        let past = Past { template_project, ..Past::default() };
+        match self.start_supervisor(&id, kind.spec(), terms, Owner::Nobody, past).await {
             Ok(_) => {
                 let imports = self.warm_imports_of(kind.template.as_ref());
                 self.begin_warm(&id, &self.inner.places.socket(&id), &imports).await;

@@ -46,7 +46,7 @@ impl Sandboxes {
     }
 
     /// Whether a supervisor whose connection ended is gone; if so, records how it ended.
-    async fn is_over(&self, live: &Live) -> bool {
+    async fn is_over(&self, live: &Arc<Live>) -> bool {
         match Connection::question(&live.socket, Op::Describe).await {
             Err(error) if error.is_gone() => {
                 if let Err(fault) = self.find_end_of_live(&live.id).await {
@@ -59,7 +59,7 @@ impl Sandboxes {
         }
     }
 
-    async fn follow_events(&self, live: &Live, after: &mut u64) -> Result<(), ControlError> {
+    async fn follow_events(&self, live: &Arc<Live>, after: &mut u64) -> Result<(), ControlError> {
         let mut connection = Connection::ask(&live.socket, Op::Events { after: *after }).await?;
         while let Some(message) = connection.next().await? {
             let mut batch = Vec::new();
@@ -84,7 +84,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    async fn write_batch(&self, live: &Live, batch: &[Event]) -> Result<(), Fault> {
+    async fn write_batch(&self, live: &Arc<Live>, batch: &[Event]) -> Result<(), Fault> {
         let steps = async {
             for event in batch {
                 self.write_step(live, event).await?;
@@ -96,14 +96,19 @@ impl Sandboxes {
     }
 
     /// Updates the rows that an event changes.
-    async fn write_step(&self, live: &Live, event: &Event) -> Result<(), Fault> {
+    async fn write_step(&self, live: &Arc<Live>, event: &Event) -> Result<(), Fault> {
         match &event.body {
             EventBody::ExecEnded(state) => match end_of(state) {
                 // The output stays with the supervisor until the sandbox ends.
                 Some(end) => self.write_exec_ended(&live.id, state, end, ExecOutput::default()).await?,
                 None => self.write_exec_started(&live.id, state).await?,
             },
-            EventBody::Paused { .. } => self.write_state(live, event.seq, Change::Paused { at: now() }).await?,
+            EventBody::Paused { by_itself } => {
+                self.write_state(live, event.seq, Change::Paused { at: now() }).await?;
+                if *by_itself {
+                    self.keep_files_later(live);
+                }
+            }
             EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
             // The new egress process has none of its secrets.
             EventBody::NetworkRestored => self.rebind(&live.id).await,

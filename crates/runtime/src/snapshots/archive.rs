@@ -100,7 +100,7 @@ impl Sandboxes {
     ) -> Result<Export, Fault> {
         let store = self.template_store(project)?;
         let found = store.snapshot(id).map_err(Fault::Refused)?;
-        if found.is_none_or(|record| record.facts.is_for_forks || is_expired(&record, now())) {
+        if found.is_none_or(|record| !record.facts.is_listed() || is_expired(&record, now())) {
             return Err(no_snapshot(id));
         }
         store.export_snapshot(id, go_on).map_err(Fault::Refused)?.ok_or_else(|| no_snapshot(id))
@@ -154,6 +154,7 @@ impl Sandboxes {
             entries: 0,
             is_for_forks: false,
             of_run: None,
+            rest: None,
         };
         let limits = Limits { bytes_max: self.settings().import_size_max.bytes(), ..Limits::default() };
         let archive = SnapshotArchive { source: upload.source(), digest, limits, stop: Arc::default() };

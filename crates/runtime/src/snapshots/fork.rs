@@ -10,7 +10,7 @@ use saggar_domain::{Code, Draft, EnvDraft, Problem, SnapshotId};
 use saggar_supervisor::control::{Op, Reply};
 
 use super::TakeSnapshot;
-use super::take::Purpose;
+use super::take::{Purpose, check_awake};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{Created, Live, NewSandbox, NewTerms, RUN_LABEL, Sandboxes};
@@ -54,6 +54,7 @@ impl Sandboxes {
     }
 
     async fn fork_live(&self, live: &Arc<Live>, options: ForkOptions) -> Result<Forked, Fault> {
+        check_awake(live)?;
         if self.room().await? == 0 {
             let (taken, most) = self.occupancy();
             return Err(Fault::Capacity {
@@ -135,7 +136,7 @@ impl Sandboxes {
     }
 
     /// The variables that the sandbox's owner gave it. Only its supervisor has them.
-    pub(super) async fn environment_of(&self, live: &Live) -> Result<EnvDraft, Fault> {
+    pub(crate) async fn environment_of(&self, live: &Live) -> Result<EnvDraft, Fault> {
         let given: BTreeSet<String> = self.row_of(&live.project, &live.id).await?.asked.env_names;
         if given.is_empty() {
             return Ok(EnvDraft::default());
@@ -155,7 +156,7 @@ impl Sandboxes {
     }
 
     /// Sandboxes may be started from the snapshot until this is dropped: it is in use though none uses it yet.
-    fn begin_forking(&self, id: &SnapshotId) -> Forking {
+    pub(crate) fn begin_forking(&self, id: &SnapshotId) -> Forking {
         self.forking().lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(id.clone());
         Forking { sandboxes: self.clone(), id: id.clone() }
     }
@@ -165,7 +166,7 @@ impl Sandboxes {
     }
 }
 
-struct Forking {
+pub(crate) struct Forking {
     sandboxes: Sandboxes,
     id: SnapshotId,
 }

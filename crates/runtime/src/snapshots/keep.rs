@@ -23,7 +23,7 @@ impl SnapshotQuery {
     fn matches(&self, record: &SnapshotRecord) -> bool {
         let facts = &record.facts;
         let has = |(key, value): &(String, String)| facts.labels.entries().get(key) == Some(value);
-        !facts.is_for_forks
+        facts.is_listed()
             && self.sandbox.as_ref().is_none_or(|sandbox| facts.sandbox.as_ref() == Some(sandbox))
             && self.name.as_ref().is_none_or(|name| facts.name.as_ref() == Some(name))
             && self.labels.iter().all(has)
@@ -115,7 +115,7 @@ impl Sandboxes {
             self.jobs().note_leftovers(project.clone());
         }
         for record in store.snapshots().map_err(Fault::Refused)? {
-            let is_unused = record.facts.is_for_forks && !self.is_forking(&record.id);
+            let is_unused = !record.facts.is_listed() && !self.is_forking(&record.id) && !self.is_rest(&record);
             let is_unused = is_unused && self.users_of(project, &record.id).is_empty();
             let is_left_over = needed.is_some_and(|needed| needed.is_left_over(&record));
             if !is_unused && !is_left_over && !is_expired(&record, now()) {

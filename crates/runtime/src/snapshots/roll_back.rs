@@ -9,6 +9,7 @@ use saggar_domain::{Code, Draft, Problem, SnapshotId, TemplateName};
 use saggar_store::Sandbox;
 use saggar_supervisor::control::Op;
 
+use super::take::check_awake;
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::Permit;
@@ -25,6 +26,7 @@ impl Sandboxes {
     }
 
     async fn roll_back_live(&self, live: &Arc<Live>, id: &SnapshotId) -> Result<Sandbox, Fault> {
+        check_awake(live)?;
         let _turn = live.snapshotting.lock().await;
         self.find_snapshot(&live.project, id).await?;
         let before = self.row_of(&live.project, &live.id).await?;

@@ -20,10 +20,12 @@ use crate::templates::blocking;
 
 /// For whom a snapshot is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     Snapshot,
     /// For forks alone: it goes with the last of them.
     Forks,
+    /// For the sandbox itself, which is paused.
+    Rest,
 }
 
 impl Sandboxes {
@@ -37,17 +39,18 @@ impl Sandboxes {
         Ok(SnapshotView { record, used_by: Vec::new() })
     }
 
-    pub(super) fn new_snapshot_id() -> SnapshotId {
+    pub(crate) fn new_snapshot_id() -> SnapshotId {
         SnapshotId::from_random(random())
     }
 
-    pub(super) async fn take(
+    pub(crate) async fn take(
         &self,
         live: &Arc<Live>,
         id: SnapshotId,
         take: TakeSnapshot,
         purpose: Purpose,
     ) -> Result<SnapshotRecord, Fault> {
+        check_awake(live)?;
         let _turn = live.snapshotting.lock().await;
         let description = self.described(live, Op::Describe).await?;
         if !description.has_changes {
@@ -57,6 +60,10 @@ impl Sandboxes {
                 "create a new sandbox",
             )));
         }
+        let rest = match purpose {
+            Purpose::Snapshot | Purpose::Forks => None,
+            Purpose::Rest => Some(self.resting(live, &id).await?),
+        };
         let created_at = now();
         let facts = SnapshotFacts {
             name: take.name,
@@ -70,6 +77,7 @@ impl Sandboxes {
             entries: 0,
             is_for_forks: purpose == Purpose::Forks,
             of_run: take.of_run,
+            rest,
         };
         let (this, taken_of) = (self.clone(), Arc::clone(live));
         let write = move || this.write_snapshot(&taken_of, id, description.based_on, facts);
@@ -137,13 +145,13 @@ impl Sandboxes {
             }
             // This process has taken none. One before it may have.
             let all = this.template_store(&live.project)?.snapshots().map_err(Fault::Refused)?;
-            let visible = |record: &&SnapshotRecord| !record.facts.is_for_forks;
+            let visible = |record: &&SnapshotRecord| record.facts.is_listed();
             let is_own = |record: &&SnapshotRecord| record.facts.sandbox.as_ref() == Some(&live.id);
             let own = all.iter().rev().filter(visible).find(is_own).map(|record| record.id.clone());
             let template = SnapshotId::of_template(&live.template());
             // A fork continues what its parent was.
             let before = |id: SnapshotId| match all.iter().find(|record| record.id == id) {
-                Some(record) if record.facts.is_for_forks => record.facts.parent.clone(),
+                Some(record) if !record.facts.is_listed() => record.facts.parent.clone(),
                 Some(_) | None => Some(id),
             };
             let parent = own.or_else(|| template.and_then(before));
@@ -154,4 +162,9 @@ impl Sandboxes {
         })
         .await
     }
+}
+
+/// A sandbox of which only its files are left has to be resumed first.
+pub(super) fn check_awake(live: &Live) -> Result<(), Fault> {
+    if live.is_alone() { Err(Fault::Paused { id: live.id.clone() }) } else { Ok(()) }
 }

@@ -1,7 +1,7 @@
 //! What a new server finds: supervisors that live, that have ended, that are gone and that say nothing.
 
 use saggar_domain::{EndReason, SandboxId, SandboxState};
-use saggar_runtime::{Action, Adopted};
+use saggar_runtime::{Action, Adopted, Keep};
 
 use crate::fake::Host;
 use crate::server::{Place, Server};
@@ -26,7 +26,7 @@ fn one_that_lives_is_adopted_and_can_be_paused_resumed_and_ended() {
     let (place, host, server, id) = check_found(|_, _| {}, LIVE);
     assert_eq!(server.taken(), 1);
     let permit = server.permit(Action::ChangeSandbox(id.clone()));
-    let paused = server.run(server.sandboxes.pause(&permit)).unwrap();
+    let paused = server.run(server.sandboxes.pause(&permit, Keep::Memory)).unwrap();
     assert_eq!(paused.life.state(), SandboxState::Paused);
     assert_eq!(host.sandbox(&id).state(), SandboxState::Paused);
     let resumed = server.run(server.sandboxes.resume(&permit, None)).unwrap();

@@ -1,7 +1,7 @@
 //! A server that dies between two steps of making, giving away, pausing or ending a sandbox, and what the next one makes of it.
 
 use saggar_domain::{EndReason, SandboxState};
-use saggar_runtime::{Action, Adopted};
+use saggar_runtime::{Action, Adopted, Keep};
 
 use crate::fake::{Behaviour, Host, Step};
 use crate::server::{Place, Server, plain, reason};
@@ -146,7 +146,7 @@ fn one_frozen_by_a_server_that_died_over_it_is_paused() {
     let permit = server.permit(Action::ChangeSandbox(id.clone()));
     server.run(async {
         tokio::select! {
-            paused = server.sandboxes.pause(&permit) => panic!("{paused:?}"),
+            paused = server.sandboxes.pause(&permit, Keep::Memory) => panic!("{paused:?}"),
             () = host.stopped() => {}
         }
     });

@@ -175,6 +175,7 @@ impl Host {
             uses_secrets: false,
             template_project: None,
             volume_project: None,
+            events_before: 0,
         };
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("ours");
         let mut bytes = Vec::new();

@@ -1,13 +1,13 @@
 //! The lifecycle of a sandbox: pause, resume, extend, metrics.
 
 use axum::extract::State;
-use saggar_api::{Metrics, ResumeSandbox, Sandbox, SetTimeout, route};
+use saggar_api::{Metrics, PauseSandbox, ResumeSandbox, Sandbox, SetTimeout, route};
 use saggar_domain::Timeout;
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Change, Read};
 use saggar_http::extract::Json;
 use saggar_http::wire;
-use saggar_runtime::{NewTerms, Patch};
+use saggar_runtime::{Keep, NewTerms, Patch};
 
 use super::resource::resource;
 use crate::server::Shared;
@@ -21,18 +21,25 @@ resource! {
     }
 }
 
-/// Freeze every process of a sandbox
+/// Pause a sandbox
+///
+/// Its processes are frozen in memory. With `"memory": false` they are ended, and its files are kept on disk; that takes as long as a snapshot.
 #[utoipa::path(
     post, path = "/api/v1/sandboxes/{id}/pause", tag = "sandboxes", operation_id = "pauseSandbox",
     params(("id" = saggar_api::schema::SandboxId, Path, description = "The sandbox")),
+    request_body = Option<PauseSandbox>,
     responses((status = 200, description = "The sandbox in its current state", body = Sandbox)),
 )]
 pub(crate) async fn pause(
     allowed: Allowed<Change>,
     State(server): State<Shared>,
+    Json(pause): Json<PauseSandbox>,
 ) -> Result<axum::Json<Sandbox>, Refusal> {
-    let row = server.sandboxes.pause(&allowed.permit).await?;
-    Ok(axum::Json(wire::sandbox(row, server.known_unenforced())?))
+    let keep = if pause.memory { Keep::Memory } else { Keep::Files };
+    let row = server.sandboxes.pause(&allowed.permit, keep).await?;
+    let mut sandbox = wire::sandbox(row, server.known_unenforced())?;
+    server.fill_kept(&mut sandbox);
+    Ok(axum::Json(sandbox))
 }
 
 /// Resume a paused sandbox

@@ -33,6 +33,13 @@ pub struct Start {
     /// The same for its volumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_project: Option<String>,
+    /// The number of the last event of a sandbox that had a supervisor before; 0 for a new one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub events_before: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A request. The operation decides the kind of reply.

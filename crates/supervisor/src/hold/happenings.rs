@@ -24,6 +24,11 @@ pub(crate) enum Heard<'a> {
 }
 
 impl Happenings {
+    /// The first one has the number after `last`.
+    pub(crate) fn after(last: u64) -> Self {
+        Self { last, ..Self::default() }
+    }
+
     pub(crate) fn add(&mut self, at_ms: u64, body: EventBody) {
         self.last += 1;
         self.decisions += usize::from(is_decision(&body));

@@ -68,6 +68,8 @@ pub struct Holding {
     pub terms: Terms,
     /// Whether it has no owner yet.
     pub is_pooled: bool,
+    /// The number of the last event of its earlier supervisors.
+    pub events_before: u64,
 }
 
 /// The directory with everything that a sandbox changed in its root.
@@ -141,7 +143,7 @@ impl Hold {
             NetworkMode::None => Unreached::watch(inside.pid),
             NetworkMode::Proxied | NetworkMode::Host => None,
         };
-        let mut happenings = Happenings::default();
+        let mut happenings = Happenings::after(holding.events_before);
         happenings.add(wall_ms(), EventBody::Started { unenforced: inside.unenforced.clone() });
         let memory_bytes = inside.spec.limits.memory.value.bytes();
         Self {

@@ -59,6 +59,7 @@ impl Fake {
             signals: Signals::block(&[]).unwrap(),
             terms: Terms { ttl_ms: None, then: DeadlineAction::Kill, idle_ms: None },
             is_pooled: false,
+            events_before: 0,
         });
         Self { hold, agent, decoder: Decoder::new(), _first: First(first) }
     }

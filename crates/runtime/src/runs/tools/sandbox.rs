@@ -20,7 +20,7 @@ use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit, Subject};
 use crate::runs::effects::{About, Task};
-use crate::sandboxes::{AskedWorkspace, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
+use crate::sandboxes::{AskedWorkspace, Keep, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -212,7 +212,7 @@ impl RunSandbox {
     pub(in crate::runs) async fn rest(&self) {
         let Some(id) = self.id() else { return };
         let paused = match self.permit(Action::ChangeSandbox(id.clone())) {
-            Ok(permit) => self.sandboxes.pause(&permit).await.map(drop),
+            Ok(permit) => self.sandboxes.pause(&permit, Keep::Memory).await.map(drop),
             Err(fault) => Err(fault),
         };
         // If pausing isn't possible it keeps running; an ended one needs no pause.
