@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::agent_bounds::{AgentContext, AgentOutput, WhenOutOfBudget};
 use crate::object::only_from_an_object;
 use crate::run_files::AgentSnapshots;
 use crate::schema;
@@ -51,6 +52,16 @@ pub struct Agent {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
+    /// How many replies in a row that are of no use are answered with what is wrong: cut off, empty, with a wrong answer or with
+    /// wrong calls only. By default 5; one more ends the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrections_max: Option<u32>,
+    /// The form of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<AgentOutput>,
+    /// When its conversation is summed up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<AgentContext>,
     /// Maximum number of steps that are open at once, 1 to 64. By default 1: the calls of a reply are made one after the
     /// other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,6 +100,16 @@ pub struct SubAgent {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repeats_max: Option<u32>,
+    /// How many replies in a row that are of no use are answered with what is wrong: cut off, empty, with a wrong answer or with
+    /// wrong calls only. By default 5; one more ends the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub corrections_max: Option<u32>,
+    /// The form of its answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<AgentOutput>,
+    /// When its conversation is summed up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<AgentContext>,
     /// Maximum number of steps that are open at once, 1 to 64. By default 1: the calls of a reply are made one after the
     /// other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -140,6 +161,14 @@ impl Agent {
         let others = self.agents.iter().map(|(name, other)| (format!("agents.{name}."), &other.snapshots));
         for (at, snapshots) in [(String::new(), &self.snapshots)].into_iter().chain(others) {
             if let Some((message, help)) = snapshots.wrong() {
+                return Some((format!("{at}{message}"), help));
+            }
+        }
+        let others = self.agents.iter().map(|(name, other)| (format!("agents.{name}."), &other.output, &other.context));
+        let bounds = [(String::new(), &self.output, &self.context)].into_iter().chain(others);
+        for (at, output, context) in bounds {
+            let wrong = output.as_ref().and_then(AgentOutput::wrong).or(context.as_ref().and_then(AgentContext::wrong));
+            if let Some((message, help)) = wrong {
                 return Some((format!("{at}{message}"), help));
             }
         }
@@ -405,6 +434,9 @@ pub struct AgentFallbacks {
     /// When nobody answers a question; absent, it waits without end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<WhenUnanswered>,
+    /// When its budget is used up: `end` (the default), `finish` with one last call of the model, or `ask` for more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub budget: Option<WhenOutOfBudget>,
 }
 
 /// When it can't be determined whether a call was done.

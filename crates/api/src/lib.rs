@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod agent;
+mod agent_bounds;
 mod attach;
 mod bytes;
 mod changes;
@@ -47,6 +48,7 @@ pub use agent::{
     Agent, AgentFallbacks, AgentModel, AgentTool, EffectClass, RunBudget, SubAgent, ToolKind, WhenFailing,
     WhenUnanswered, WhenUncertain,
 };
+pub use agent_bounds::{AgentContext, AgentOutput, WhenOutOfBudget};
 pub use attach::{ATTACH_MESSAGE_BYTES_MAX, AttachQuery, AttachReply, AttachRequest, split_output};
 pub use bytes::Bytes;
 pub use changes::{
@@ -75,9 +77,9 @@ pub use path::{FileMode, FilePath};
 pub use problem::{PROBLEM_MEDIA_TYPE, Problem};
 pub use project_secret::{EffectiveBinding, EffectiveSlot, ProjectSecret, RemoveSecret, SecretList, SetSecret};
 pub use run::{
-    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, OpenStepState, ReplayDivergence, ReplayReport, Run,
-    RunBlock, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion, SignalRun, StartRun,
-    StepDecision,
+    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, OpenStepState, RaiseBudget, ReplayDivergence,
+    ReplayReport, Run, RunBlock, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion,
+    RunSaid, SaidKind, SignalRun, StartRun, StepDecision,
 };
 pub use run_files::{AgentSnapshots, RestoredFiles, RollBackRun, RolledBackRun, RunFiles, RunSnapshot, StaysDone};
 /// Words of the domain that are part of the API.

@@ -103,6 +103,8 @@ pub const RUN_PAUSE: &str = "/api/v1/runs/{id}/pause";
 pub const RUN_RESUME: &str = "/api/v1/runs/{id}/resume";
 /// Cancel a run.
 pub const RUN_CANCEL: &str = "/api/v1/runs/{id}/cancel";
+/// Raise the budget of a run.
+pub const RUN_BUDGET: &str = "/api/v1/runs/{id}/budget";
 /// Decide about a step whose outcome is unknown.
 pub const RUN_DECIDE: &str = "/api/v1/runs/{id}/steps/{step}/decide";
 /// Start a run from another's history.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use crate::agent::Agent;
+use crate::agent::{Agent, RunBudget};
 use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
 use crate::run_files::RunFiles;
@@ -74,6 +74,10 @@ pub struct Run {
     /// The step that needs a decision, while it is `parked`. Only in responses about a single run, not in lists.
     #[serde(default)]
     pub parked: Option<RunParked>,
+    /// The budget that has to be raised with `raiseBudget` so that it goes on, while it is `parked` for that: `steps`, `tokens`,
+    /// `micros`, `tool_calls`, `retries` or `children`. Only in responses about a single run, not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_budget: Option<String>,
     /// The steps that are open, in their order. Only in responses about a single run, not in lists.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(ignore)]
@@ -293,6 +297,35 @@ pub struct JournalQuery {
     /// Only entries after this number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<u64>,
+    /// With a stream: also what its model says while it says it, as events of the type `said`. They are not kept: one who comes
+    /// late or is slow misses some, and the entry has the whole reply.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live: Option<bool>,
+}
+
+/// A piece of a reply that is being written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunSaid {
+    /// The step of the model's call.
+    pub step: u64,
+    /// Its attempt. What an earlier one said doesn't count.
+    pub attempt: u32,
+    /// What it is.
+    pub kind: SaidKind,
+    /// The piece, or the name of a tool that it begins to call.
+    pub text: String,
+}
+
+/// What a piece of a reply is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SaidKind {
+    /// Its text.
+    Text,
+    /// What the model thinks, as far as its provider shows it.
+    Reasoning,
+    /// It begins to call a tool.
+    Call,
 }
 
 /// Entries of a run, oldest first, including its parents' history.
@@ -351,6 +384,17 @@ pub enum StepDecision {
     Abandon,
 }
 
+/// More budget for a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, remote = "Self")]
+pub struct RaiseBudget {
+    /// The request's id: the same id is effective once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// What is added to each limit. A limit that the run doesn't have stays so.
+    pub more: RunBudget,
+}
+
 /// Where to fork.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default, remote = "Self")]
@@ -390,4 +434,4 @@ pub struct ReplayDivergence {
     pub derived: Option<Value>,
 }
 
-only_from_an_object!(StartRun, SignalRun, DecideStep, ForkRun);
+only_from_an_object!(StartRun, SignalRun, DecideStep, RaiseBudget, ForkRun);

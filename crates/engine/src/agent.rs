@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use saggar_domain::model::Sampling;
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser, HttpEndpoint};
+use saggar_domain::{AgentHash, AgentSandbox, HostPath, HostUser, HttpEndpoint, Schema};
 use serde::{Deserialize, Serialize};
 
 use crate::body::Body;
@@ -44,6 +44,15 @@ pub struct AgentSpec {
     /// This many identical calls in a row count as a loop, which ends the run.
     #[serde(default = "default_repeats_max")]
     pub repeats_max: u32,
+    /// This many replies in a row that are of no use are answered with what is wrong; one more ends the run.
+    #[serde(default = "default_corrections_max", skip_serializing_if = "is_default_corrections_max")]
+    pub corrections_max: u32,
+    /// The form of its answer, if it has one: a JSON object.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<Schema>>,
+    /// When its conversation is summed up; `None` for never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<ContextLimit>,
     /// Maximum number of steps that are open at once; at most [`OPEN_STEPS_MAX`].
     #[serde(default = "default_open_max", skip_serializing_if = "is_default_open_max")]
     pub open_max: u32,
@@ -57,6 +66,16 @@ pub struct AgentSpec {
     /// ignored.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub agents: BTreeMap<String, AgentSpec>,
+}
+
+/// When a conversation is summed up, by the tokens that it has at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContextLimit {
+    /// A longer request isn't made before its older turns have been summed up.
+    pub tokens_max: u64,
+    /// The newest turns are kept as they are, as many as have at most so many tokens together; the last one always.
+    pub keep_tokens: u64,
 }
 
 /// A directory of the host, and the user in whose name it is opened.
@@ -153,6 +172,18 @@ fn is_false(value: &bool) -> bool {
 
 fn is_plain(sampling: &Sampling) -> bool {
     *sampling == Sampling::default()
+}
+
+/// Useless replies in a row that are answered, of an agent that says nothing.
+pub const CORRECTIONS_DEFAULT: u32 = 5;
+
+fn default_corrections_max() -> u32 {
+    CORRECTIONS_DEFAULT
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_default_corrections_max(value: &u32) -> bool {
+    *value == CORRECTIONS_DEFAULT
 }
 
 fn default_repeats_max() -> u32 {

@@ -19,6 +19,12 @@ pub enum Body {
     },
 }
 
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
 impl Body {
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())

@@ -40,6 +40,21 @@ impl Budget {
         }
     }
 
+    /// The limits with so much more. A limit that doesn't exist stays so.
+    #[must_use]
+    pub fn raised(self, more: Self) -> Self {
+        let sum = |limit: Option<u64>, more: Option<u64>| limit.map(|limit| limit.saturating_add(more.unwrap_or(0)));
+        Self {
+            steps: sum(self.steps, more.steps),
+            wall_ms: sum(self.wall_ms, more.wall_ms),
+            tokens: sum(self.tokens, more.tokens),
+            micros: sum(self.micros, more.micros),
+            tool_calls: sum(self.tool_calls, more.tool_calls),
+            retries: sum(self.retries, more.retries),
+            children: sum(self.children, more.children),
+        }
+    }
+
     /// One of so many equal shares.
     #[must_use]
     pub fn shared(self, shares: u64) -> Self {
@@ -206,6 +221,11 @@ impl Ledger {
     pub fn settle(&mut self, reserved: Spending, cost: Spending) {
         self.reserved = self.reserved.minus(reserved);
         self.spent = self.spent.plus(cost);
+    }
+
+    /// The limits become higher.
+    pub fn raise(&mut self, more: Budget) {
+        self.limit = self.limit.raised(more);
     }
 
     /// Nothing is in progress.

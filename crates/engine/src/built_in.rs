@@ -57,6 +57,8 @@ pub struct BuiltInTool {
 impl BuiltIn {
     /// The tool that starts other agents.
     pub const DELEGATE: &str = "delegate";
+    /// The tool that ends the run.
+    pub const FINISH: &str = "finish";
 
     pub const TOOLS: [BuiltInTool; 4] = [
         BuiltInTool {
@@ -113,7 +115,7 @@ impl BuiltIn {
             read: read_task,
         },
         BuiltInTool {
-            name: "finish",
+            name: Self::FINISH,
             description: "Ends your work with an answer. Calls after it in the same reply are not made.",
             schema: r#"{
                 "type": "object",
@@ -170,7 +172,7 @@ impl BuiltIn {
             Self::Wait { .. } => "wait",
             Self::AskHuman { .. } => "ask_human",
             Self::Delegate { .. } => Self::DELEGATE,
-            Self::Finish { .. } => "finish",
+            Self::Finish { .. } => Self::FINISH,
         }
     }
 }

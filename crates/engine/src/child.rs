@@ -61,12 +61,23 @@ impl ChildEnd {
         let why = match &self.outcome {
             RunOutcome::Completed { answer } => return ToolResult::new(answer.clone(), false),
             RunOutcome::Cancelled => "it was cancelled".to_owned(),
-            RunOutcome::BudgetExceeded { budget } => format!("its budget of {} was used up", budget.as_str()),
-            RunOutcome::Loop { tool, times } => {
+            RunOutcome::BudgetExceeded { answer: Some(answer @ Body::Blob { .. }), .. } => {
+                return ToolResult::new(answer.clone(), true);
+            }
+            RunOutcome::BudgetExceeded { budget, answer: Some(Body::Text(said)) } => {
+                format!("its budget of {} was used up. It said at last: {said}", budget.as_str())
+            }
+            RunOutcome::BudgetExceeded { budget, answer: None } => {
+                format!("its budget of {} was used up", budget.as_str())
+            }
+            RunOutcome::Loop { tool, times, calls: 1 } => {
                 format!("it called {tool} {times} times in a row with the same arguments")
             }
+            RunOutcome::Loop { tool, times, calls } => {
+                format!("it made the same {calls} calls {times} times in turn, the last one of {tool}")
+            }
             RunOutcome::Failed { failure } => {
-                format!("its model could not be had ({}: {})", failure.code, failure.message)
+                format!("its model gave none ({}: {})", failure.code, failure.message)
             }
             RunOutcome::Abandoned { step } => format!("a person gave it up at step {step}"),
         };
@@ -120,6 +131,7 @@ impl Effect {
         match self {
             Self::Delegate { child, .. } => Some(child),
             Self::CallModel { .. }
+            | Self::Summarize { .. }
             | Self::CallTool { .. }
             | Self::Wait { .. }
             | Self::AskHuman { .. }

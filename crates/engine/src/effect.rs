@@ -17,6 +17,11 @@ pub enum Effect {
         /// Length of the conversation that it gets: all messages so far. The messages themselves are not copied.
         messages: u64,
     },
+    /// Ask the model to sum up the older turns. The summary takes their place in what it gets from then on.
+    Summarize {
+        /// The messages before this one are summed up, except those that begin the conversation.
+        through: u64,
+    },
     CallTool {
         call: ToolCall,
     },
@@ -114,4 +119,18 @@ pub struct Usage {
     pub tokens: u64,
     /// Money, in millionths.
     pub micros: u64,
+}
+
+impl Effect {
+    /// Whether it asks the model.
+    pub fn is_of_model(&self) -> bool {
+        match self {
+            Self::CallModel { .. } | Self::Summarize { .. } => true,
+            Self::CallTool { .. }
+            | Self::Wait { .. }
+            | Self::AskHuman { .. }
+            | Self::Delegate { .. }
+            | Self::TakeSnapshot => false,
+        }
+    }
 }

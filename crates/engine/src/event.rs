@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
 use crate::body::Body;
-use crate::budget::{BudgetName, Spending};
+use crate::budget::{Budget, BudgetName, Spending};
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{Class, Effect, ToolResult, Usage};
 use crate::input::{Decision, EffectFailure};
@@ -99,6 +99,14 @@ pub enum Event {
         snapshot: Option<String>,
         at: Timestamp,
     },
+    /// A model's reply is of no use: the model is told why, and asked again.
+    Corrected {
+        /// The step of the reply.
+        step: u64,
+        /// A message of the conversation.
+        note: Body,
+        at: Timestamp,
+    },
     /// An effect failed and will be retried.
     StepFailed {
         step: u64,
@@ -159,6 +167,23 @@ pub enum Event {
         question: Option<u64>,
         at: Timestamp,
     },
+    /// What comes next exceeds a budget.
+    BudgetReached {
+        budget: BudgetName,
+        /// What the model is told with its last call, which the next event starts; `None` if the run waits until a person
+        /// raises the budget.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        note: Option<Body>,
+        at: Timestamp,
+    },
+    /// A person has raised the budget.
+    BudgetRaised {
+        /// The sender's id, for deduplication.
+        id: String,
+        /// What is added to each limit. A limit that doesn't exist stays so.
+        more: Budget,
+        at: Timestamp,
+    },
     /// No new effect starts until the run is resumed.
     Paused {
         at: Timestamp,
@@ -203,20 +228,23 @@ pub enum RunOutcome {
     Cancelled,
     BudgetExceeded {
         budget: BudgetName,
+        /// What the model said when it was asked to sum up; `None` if it wasn't, or said nothing.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        answer: Option<Body>,
     },
-    /// The agent repeated the same call too often.
+    /// The agent repeated the same call, or the same few calls in turn, too often.
     Loop {
+        /// The tool of the last of them.
         tool: String,
         times: u32,
+        /// Number of calls that came again and again.
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        calls: u32,
     },
     /// The model was unavailable, or gave no answer that could be used.
-    Failed {
-        failure: EffectFailure,
-    },
+    Failed { failure: EffectFailure },
     /// A human abandoned the run at a step whose outcome was unknown.
-    Abandoned {
-        step: u64,
-    },
+    Abandoned { step: u64 },
 }
 
 impl Event {
@@ -229,6 +257,7 @@ impl Event {
             | Self::Priced { at, .. }
             | Self::StepIntended { at, .. }
             | Self::StepSettled { at, .. }
+            | Self::Corrected { at, .. }
             | Self::StepFailed { at, .. }
             | Self::StepDelayed { at, .. }
             | Self::StepUnknown { at, .. }
@@ -236,6 +265,8 @@ impl Event {
             | Self::StepInterrupted { at, .. }
             | Self::StepDecided { at, .. }
             | Self::SignalReceived { at, .. }
+            | Self::BudgetReached { at, .. }
+            | Self::BudgetRaised { at, .. }
             | Self::Paused { at }
             | Self::Resumed { at }
             | Self::StepAbandoned { at, .. }
@@ -248,6 +279,7 @@ impl Event {
         match self {
             Self::StepIntended { step, .. }
             | Self::StepSettled { step, .. }
+            | Self::Corrected { step, .. }
             | Self::StepFailed { step, .. }
             | Self::StepDelayed { step, .. }
             | Self::StepUnknown { step, .. }
@@ -261,6 +293,8 @@ impl Event {
             | Self::Claimed { .. }
             | Self::Priced { .. }
             | Self::SignalReceived { .. }
+            | Self::BudgetReached { .. }
+            | Self::BudgetRaised { .. }
             | Self::Paused { .. }
             | Self::Resumed { .. }
             | Self::RunFinished { .. } => None,
@@ -276,6 +310,7 @@ impl Event {
             Self::Priced { .. } => "priced",
             Self::StepIntended { .. } => "step_intended",
             Self::StepSettled { .. } => "step_settled",
+            Self::Corrected { .. } => "corrected",
             Self::StepFailed { .. } => "step_failed",
             Self::StepDelayed { .. } => "step_delayed",
             Self::StepUnknown { .. } => "step_unknown",
@@ -283,6 +318,8 @@ impl Event {
             Self::StepInterrupted { .. } => "step_interrupted",
             Self::StepDecided { .. } => "step_decided",
             Self::SignalReceived { .. } => "signal_received",
+            Self::BudgetReached { .. } => "budget_reached",
+            Self::BudgetRaised { .. } => "budget_raised",
             Self::Paused { .. } => "paused",
             Self::Resumed { .. } => "resumed",
             Self::StepAbandoned { .. } => "step_abandoned",
@@ -294,4 +331,13 @@ impl Event {
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_one(value: &u32) -> bool {
+    *value == 1
 }

@@ -17,6 +17,8 @@ pub struct Fallbacks {
     /// `None` waits for an answer without end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unanswered: Option<Unanswered>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub budget: WhenOutOfBudget,
 }
 
 /// When it can't be determined whether an effect was done.
@@ -40,6 +42,19 @@ pub enum WhenFailing {
     #[default]
     Fail,
     /// A person decides, as about a step whose outcome is unknown.
+    Ask,
+}
+
+/// When the budget doesn't allow what comes next. Time always ends the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenOutOfBudget {
+    /// The run ends.
+    #[default]
+    End,
+    /// The model is called once more, without tools, to sum up. What that may come to is set aside before.
+    Finish,
+    /// The run waits until a person raises its budget. A child's budget is part of its parent's, so it ends.
     Ask,
 }
 

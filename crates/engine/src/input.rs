@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentSpec;
 use crate::body::Body;
+use crate::budget::Budget;
 use crate::child::{ChildEnd, ChildOf};
 use crate::effect::{ToolResult, Usage};
 use crate::reply::ModelReply;
@@ -64,6 +65,13 @@ pub enum Input {
     Tick,
     /// A message to the run.
     Signal(Signal),
+    /// Raise the budget.
+    Raise {
+        /// The sender's id, for deduplication.
+        id: String,
+        /// What is added to each limit.
+        more: Budget,
+    },
     /// Start no new effects.
     Pause,
     Resume,
@@ -191,6 +199,9 @@ pub enum Rejected {
     NotOpen { question: u64 },
     #[error("question {question} already has another answer")]
     AlreadyAnswered { question: u64 },
+    /// The budget of a child run is part of its parent's.
+    #[error("the budget of a child run is part of its parent's, and can't be raised")]
+    ChildsBudget,
     /// A fork would redo an effect that may be done only once.
     #[error("the outcome of step {step} is unknown and needs a human's decision: a fork can't continue from there")]
     Undecided { step: u64 },

@@ -20,6 +20,7 @@ mod child;
 mod effect;
 mod event;
 mod fallback;
+mod flaw;
 mod input;
 mod key;
 mod record;
@@ -31,14 +32,17 @@ mod rules;
 mod run;
 mod snapshots;
 
-pub use agent::{AgentIdentity, AgentSpec, ModelRef, OPEN_STEPS_DEFAULT, OPEN_STEPS_MAX, OwnDirectory, ToolSpec};
+pub use agent::{
+    AgentIdentity, AgentSpec, CORRECTIONS_DEFAULT, ContextLimit, ModelRef, OPEN_STEPS_DEFAULT, OPEN_STEPS_MAX,
+    OwnDirectory, ToolSpec,
+};
 pub use body::{BODY_INLINE_MAX, Body};
 pub use budget::{Budget, BudgetName, Ledger, Spending};
 pub use built_in::{BuiltIn, BuiltInTool};
 pub use child::{ChildEnd, ChildOf, DEPTH_MAX, NewChild};
 pub use effect::{Class, Effect, ToolCall, ToolResult, Usage};
 pub use event::{Event, RunOutcome, Settled};
-pub use fallback::{Fallbacks, Unanswered, WhenFailing, WhenUncertain};
+pub use fallback::{Fallbacks, Unanswered, WhenFailing, WhenOutOfBudget, WhenUncertain};
 pub use input::{Decision, EffectFailure, Input, Rejected, Report, Signal};
 pub use key::EffectKey;
 pub use record::{ENTRY_VERSION, Entry, EntryError};
@@ -46,5 +50,7 @@ pub use replay::{Divergence, Replayed, replay};
 pub use reply::{ModelReply, Said, SaidPart};
 pub use retry::RetryPolicy;
 pub use rules::Rules;
-pub use run::{ANSWER, Attempt, MESSAGE, Message, OpenStep, Pending, RESULT_MARKS_LEN, Run, RunStatus, Work};
+pub use run::{
+    ANSWER, Attempt, MESSAGE, Message, OpenStep, Pending, RESULT_MARKS_LEN, Run, RunStatus, SUMMARIZE, SUMMARY, Work,
+};
 pub use snapshots::{KeptFiles, Restored, RestoredAt, RunFiles, SNAPSHOTS_KEPT, SnapshotRules};

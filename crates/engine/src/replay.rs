@@ -97,6 +97,9 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
         Event::SignalReceived { id, name, body, question, .. } => {
             Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone(), question: *question }))
         }
+        // It comes with what the budget doesn't allow.
+        Event::BudgetReached { .. } => None,
+        Event::BudgetRaised { id, more, .. } => Some(Input::Raise { id: id.clone(), more: *more }),
         Event::Paused { .. } => Some(Input::Pause),
         Event::Resumed { .. } => Some(Input::Resume),
         Event::StepDecided { step, decision, .. } => {
@@ -123,6 +126,8 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
             (Settled::Ended(end), _) => Some(Input::ChildEnded(end.clone())),
             (Settled::GaveUp(failure), _) => reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0),
         },
+        // It comes with the reply.
+        Event::Corrected { .. } => None,
         // It was the last attempt, and a person decides.
         Event::StepFailed { failure, usage, .. } if matches!(rest.first(), Some(Event::StepUnknown { .. })) => {
             reported(Report::Failed { failure: failure.clone(), usage: *usage }, 0)
@@ -153,7 +158,7 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
 fn ending_input(end: &Event) -> Option<Input> {
     match end {
         Event::RolledBack { to, message, .. } => Some(Input::RollBack { step: *to, message: message.clone() }),
-        Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }, .. } => {
+        Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, .. }, .. } => {
             Some(Input::Tick)
         }
         Event::RunFinished { .. } => Some(Input::Cancel),

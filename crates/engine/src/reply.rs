@@ -25,6 +25,9 @@ pub struct ModelReply {
     /// `None` for scripted replies, for what a human decided, and before version 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub said: Option<Box<Said>>,
+    /// What is wrong with its text as the agent's answer, if that was found when the reply arrived. The model is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub invalid: Option<String>,
 }
 
 /// How a model of a provider replied.
@@ -57,7 +60,7 @@ pub enum SaidPart {
 impl ModelReply {
     /// A reply that no provider has to get back as it was.
     pub fn new(text: Body, calls: Vec<ToolCall>) -> Self {
-        Self { text, calls, said: None }
+        Self { text, calls, said: None, invalid: None }
     }
 
     /// A provider's reply. Ids of calls that are missing or there twice are replaced, because results name their call
@@ -81,12 +84,21 @@ impl ModelReply {
                 other => SaidPart::Part(into_bodies(other)),
             });
         }
-        Self { text, calls, said: Some(Box::new(Said { parts: said, stop, usage, origin })) }
+        Self { text, calls, said: Some(Box::new(Said { parts: said, stop, usage, origin })), invalid: None }
     }
 
     /// Why it ended; `None` if nobody said.
     pub fn stop(&self) -> Option<Stop> {
         self.said.as_ref().map(|said| said.stop)
+    }
+
+    /// The reason that the model gave for not answering, if it gave one as such.
+    pub(crate) fn refusal(&self) -> Option<&Body> {
+        let parts = self.said.iter().flat_map(|said| &said.parts);
+        parts.into_iter().find_map(|part| match part {
+            SaidPart::Part(Part::Refusal { text }) => Some(text),
+            SaidPart::Part(_) | SaidPart::Text { .. } | SaidPart::Call { .. } => None,
+        })
     }
 
     /// The reply as a model gets it back.

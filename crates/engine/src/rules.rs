@@ -53,6 +53,17 @@ impl Rules {
         self.0 >= 3
     }
 
+    /// From version 3, a reply that is cut off, empty or wrong is answered with what is wrong, and a refusal isn't an
+    /// answer. Before, any reply without calls was the answer.
+    pub(crate) fn correct_replies(self) -> bool {
+        self.0 >= 3
+    }
+
+    /// From version 3, the same few calls in turn are a loop too. Before, only the same call was.
+    pub(crate) fn see_cycles(self) -> bool {
+        self.0 >= 3
+    }
+
     /// From version 3, `wait` can be ended by a signal. Before, an argument of that name was ignored.
     pub(crate) fn wait_for_signals(self) -> bool {
         self.0 >= 3

@@ -27,7 +27,9 @@ mod open;
 mod pending;
 mod price;
 mod settle;
+mod short;
 mod status;
+mod summary;
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -45,12 +47,14 @@ use crate::snapshots::{Restored, RunFiles, Snapshots};
 use back::Marks;
 use conversation::Conversation;
 use kept::Kept;
+use short::Short;
 
 pub use conversation::{Message, RESULT_MARKS_LEN};
 pub use kept::MESSAGE;
 pub use open::{Attempt, OpenStep};
 pub use pending::{Pending, Work};
 pub use status::RunStatus;
+pub use summary::{SUMMARIZE, SUMMARY};
 
 /// The name of signals that answer a question.
 pub const ANSWER: &str = "answer";
@@ -78,6 +82,9 @@ pub struct Run {
     // What a model call may come to; `None` before anybody said.
     tariff: Option<Box<Tariff>>,
     repeats: Repeats,
+    short: Option<Short>,
+    // Replies in a row that were of no use.
+    useless: u32,
     // Answers that named no question. Only the first rules use them, for the next question.
     answers: VecDeque<Body>,
     answered: VecDeque<(u64, Body)>,
@@ -192,6 +199,11 @@ impl Run {
     /// What its model's calls may come to, as far as its journal says.
     pub fn tariff(&self) -> Option<&Tariff> {
         self.tariff.as_deref()
+    }
+
+    /// Whether its model is called for the last time, without tools, because a budget is used up.
+    pub fn is_closing(&self) -> bool {
+        self.short.is_some_and(|short| short.is_closing)
     }
 
     /// Its snapshots, and where its files come from.

@@ -29,7 +29,7 @@ fn told(driven: &Driven) -> Vec<String> {
     let text = |message: &Message| match message {
         Message::Tool { result, .. } => Some(result.content.as_text()?.to_owned()),
         Message::User(said) => Some(format!("user: {}", said.as_text()?)),
-        Message::System(_) | Message::Assistant(_) => None,
+        Message::System(_) | Message::Summary(_) | Message::Assistant(_) => None,
     };
     driven.run.conversation().iter().filter_map(text).skip(1).collect()
 }

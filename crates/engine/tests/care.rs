@@ -194,7 +194,7 @@ fn spend(driven: &mut Driven, price: u64) -> u64 {
             break;
         }
     }
-    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros, answer: None }));
     driven.check();
     driven.run.ledger().spent().micros
 }
@@ -207,11 +207,14 @@ fn money_is_set_aside_before_it_is_spent() {
     let stated = with_money(100, Some(1000));
     assert_eq!(
         stated.run.outcome(),
-        Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }),
+        Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros, answer: None }),
         "where it is, it is"
     );
     stated.check();
-    assert_eq!(with_money(0, None).run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(
+        with_money(0, None).run.outcome(),
+        Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros, answer: None })
+    );
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn a_failed_call_that_cost_something_is_not_tried_beyond_the_limit() {
     driven.pass(Duration::from_secs(60));
     assert_eq!(driven.run.ledger().reserved().micros, 60);
     assert_eq!(names(&driven.report(failed(60)).unwrap()), ["step_settled", "run_finished"]);
-    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::Micros, answer: None }));
     driven.check();
 }
 

@@ -154,7 +154,7 @@ fn a_limit_holds_for_the_whole_tree_and_trips_by_name() {
             child.check();
             tell(&mut driven, &child).unwrap();
         }
-        let Some(RunOutcome::BudgetExceeded { budget }) = driven.run.outcome() else { panic!("{limits:?}") };
+        let Some(RunOutcome::BudgetExceeded { budget, .. }) = driven.run.outcome() else { panic!("{limits:?}") };
         let name = match limits {
             Budget { tokens: Some(_), .. } => BudgetName::Tokens,
             Budget { steps: Some(_), .. } => BudgetName::Steps,
@@ -228,7 +228,7 @@ fn a_run_that_ends_gives_its_child_up_and_a_paused_one_waits() {
     assert_eq!(names(&driven.input(Input::Resume).unwrap()), ["resumed", "step_intended"]);
     driven.reply(&[AGAIN]);
     assert_eq!(names(&driven.pass(Duration::from_secs(1))), ["step_abandoned", "run_finished"]);
-    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, answer: None }));
     driven.check();
 }
 

@@ -136,3 +136,25 @@ fn snapshots_and_rollbacks_are_read_and_mean_what_they_meant() {
     let back = Run::from_events(&events[..back.unwrap()]);
     assert_eq!(back.earlier_generations(), [0]);
 }
+
+/// What replies, conversations and budgets are held to, also added by version 4.
+const V4_BOUNDS: &str = include_str!("../journals/v4_bounds.jsonl");
+
+#[test]
+fn bounds_of_replies_conversations_and_budgets_are_read_and_mean_what_they_meant() {
+    let names = [
+        "budget_raised",
+        "budget_reached",
+        "claimed",
+        "corrected",
+        "run_finished",
+        "run_started",
+        "step_intended",
+        "step_settled",
+    ];
+    let (events, run) = check(V4_BOUNDS, 4, &names);
+    let is_loop = matches!(run.outcome(), Some(RunOutcome::Loop { times: 4, calls: 2, .. }));
+    assert!(is_loop, "{:?}", run.outcome());
+    let longest = (1..events.len()).map(|end| Run::from_events(&events[..end]).conversation().len()).max();
+    assert_eq!((run.conversation().len(), longest), (11, Some(16)), "older turns were summed up");
+}

@@ -202,7 +202,7 @@ fn a_call_starts_when_its_whole_reservation_fits_beside_the_others() {
     driven.input(Input::ChildEnded(end(0))).unwrap();
     assert_eq!(told(&driven), ["call_0 ok", "call_1 ok", "call_2 three"]);
     driven.reply(&[("pure", "4")]);
-    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::ToolCalls }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: BudgetName::ToolCalls, answer: None }));
     driven.check();
 }
 

@@ -36,7 +36,7 @@ fn reserved(events: &[Event]) -> Spending {
 
 fn ends_for(events: &[Event], budget: BudgetName) -> bool {
     events.iter().any(
-        |event| matches!(event, Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: other }, .. } if *other == budget),
+        |event| matches!(event, Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: other, .. }, .. } if *other == budget),
     )
 }
 

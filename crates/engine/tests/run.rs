@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use saggar_domain::{RunId, Timestamp};
 use saggar_engine::{
-    AgentSpec, Body, Budget, BudgetName, ChildEnd, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry, Event, Input,
-    Rejected, Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage, Work, replay,
+    AgentSpec, Body, Budget, BudgetName, ChildEnd, ContextLimit, Decision, ENTRY_VERSION, Effect, EffectFailure, Entry,
+    Event, Fallbacks, Input, Rejected, Report, Rules, Run, RunOutcome, RunStatus, Signal, Spending, Usage,
+    WhenOutOfBudget, Work, replay,
 };
 use support::{Driven, agent, parallel, reply};
 
@@ -164,7 +165,7 @@ fn every_budget_trips_by_its_own_name() {
                 }
             }
         }
-        assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: name }));
+        assert_eq!(driven.run.outcome(), Some(&RunOutcome::BudgetExceeded { budget: name, answer: None }));
         driven.check();
     };
     check(Budget { steps: Some(5), ..Budget::default() }, BudgetName::Steps);
@@ -183,7 +184,7 @@ fn the_same_call_over_and_over_is_a_loop() {
         driven.returned("x");
     }
     driven.reply(&[("pure", "{\"same\":1}")]);
-    assert_eq!(driven.run.outcome(), Some(&RunOutcome::Loop { tool: "pure".to_owned(), times: 9 }));
+    assert_eq!(driven.run.outcome(), Some(&RunOutcome::Loop { tool: "pure".to_owned(), times: 9, calls: 1 }));
     driven.check();
 }
 
@@ -350,14 +351,22 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
         };
         let budget = Budget { steps: Some(40), retries: Some(12), wall_ms: Some(600_000), ..Budget::default() };
         let one_of = if seed % 2 == 0 { agent() } else { parallel(1 + (seed % 5) as u32) };
-        let mut driven = Driven::start(saggar_engine::AgentSpec { budget, ..one_of });
+        let on = [WhenOutOfBudget::End, WhenOutOfBudget::Finish, WhenOutOfBudget::Ask][(seed % 3) as usize];
+        let on = Fallbacks { budget: on, ..Fallbacks::default() };
+        let context = ContextLimit { tokens_max: 1000, keep_tokens: 300 };
+        let context = Some(context).filter(|_| seed % 4 == 1);
+        let mut driven = Driven::start(saggar_engine::AgentSpec { budget, on, context, ..one_of });
         for turn in 0..120 {
             driven.now = driven.now.after(Duration::from_millis(chance(4000)));
             let tools = ["pure", "keyed", "probeable", "once", "wait", "ask_human", "delegate", "nonsense"];
             let arguments =
                 format!("{{\"n\":{},\"seconds\":{},\"question\":\"?\",\"task\":\"?\"}}", chance(3), chance(9));
             let tool = tools[chance(8) as usize];
-            let input = match chance(13) {
+            let input = match chance(14) {
+                13 => {
+                    let more = Budget { steps: Some(chance(5)), ..Budget::default() };
+                    Input::Raise { id: format!("raise {}", chance(20)), more }
+                }
                 0 => {
                     let rules = if seed % 3 == 0 { Rules::FIRST } else { Rules::NEWEST };
                     Input::Claim { epoch: driven.run.epoch() + chance(2), rules }
@@ -384,7 +393,7 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                 kind => {
                     let open = driven.run.open_steps();
                     let Some(open) = open.get(chance(open.len().max(1) as u64) as usize) else { continue };
-                    let is_model = matches!(open.effect, Effect::CallModel { .. });
+                    let is_model = open.effect.is_of_model();
                     let report = match (kind, is_model) {
                         (7, _) => failure(chance(2) == 0),
                         (8, _) => Report::unknown("lost"),
@@ -395,7 +404,9 @@ fn any_order_of_inputs_keeps_the_invariants_and_replays() {
                             let calls: Vec<_> =
                                 [tool].into_iter().chain(others).map(|tool| (tool, arguments.as_str())).collect();
                             let most = if chance(8) == 0 { 0 } else { calls.len() };
-                            Report::Replied { reply: reply(&calls[..most]), usage: Usage { tokens: 1, micros: 1 } }
+                            let invalid = Some("wrong".to_owned()).filter(|_| chance(3) == 0);
+                            let reply = saggar_engine::ModelReply { invalid, ..reply(&calls[..most]) };
+                            Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
                         }
                         (_, false) => Report::Returned {
                             result: saggar_engine::ToolResult::new(Body::text("ok"), false),

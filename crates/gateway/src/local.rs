@@ -24,6 +24,9 @@ struct Turn {
     text: String,
     #[serde(default)]
     calls: Vec<Call>,
+    /// Why it ends; without it, that follows from its calls.
+    #[serde(default)]
+    stop: Option<Stop>,
     #[serde(default)]
     input_tokens: u64,
     #[serde(default)]
@@ -66,7 +69,7 @@ impl Script {
                 verbatim: None,
             }));
         }
-        let stop = if turn.calls.is_empty() { Stop::End } else { Stop::ToolCalls };
+        let stop = turn.stop.unwrap_or(if turn.calls.is_empty() { Stop::End } else { Stop::ToolCalls });
         let usage = TokenUsage { input: turn.input_tokens, output: turn.output_tokens, ..TokenUsage::default() };
         Ok(ModelReply { parts, stop, usage, origin })
     }

@@ -123,7 +123,7 @@ pub(crate) fn worker(
     models: Gateway,
     hub: Hub,
 ) -> (Worker<Store, RealEffects>, RealEffects) {
-    let effects = RealEffects::new(sandboxes.clone(), models, run_settings(config));
+    let effects = RealEffects::new(sandboxes.clone(), models, run_settings(config)).telling(hub.live());
     let settings = WorkerSettings {
         data_directory: Some(config.data_directory().to_owned()),
         runs_max: count(config.runs.runs_max),

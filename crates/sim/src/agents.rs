@@ -18,6 +18,8 @@ const HELPER: &str = "helper";
 /// Enough attempts for every fault of a simulation: a run that gave up would end differently.
 const RETRY: RetryPolicy = RetryPolicy { attempts_max: 1000, first_ms: 50, most_ms: 500 };
 
+/// What a model answers when it is asked to sum up.
+pub(crate) const SUMMARY: &str = "what happened";
 /// Fewer than a reply may have calls.
 pub(crate) const OPEN_MAX: u32 = 4;
 /// Some replies have one more than this.
@@ -73,6 +75,10 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         sandbox: Default::default(),
         budget,
         repeats_max: 1000,
+        corrections_max: saggar_engine::CORRECTIONS_DEFAULT,
+        output: None,
+        // Summaries come sooner or later by when people send messages, which would give later steps other numbers.
+        context: None,
         open_max: OPEN_MAX,
         on: Default::default(),
         snapshots: snapshots(seed),

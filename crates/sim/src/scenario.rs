@@ -502,7 +502,7 @@ fn end(events: &[Event]) -> Vec<String> {
     let run = Run::from_events(events);
     let said = run.conversation().iter().filter_map(|message| match message {
         // The position of a user's message depends on how far the run was.
-        Message::System(_) | Message::User(_) => None,
+        Message::System(_) | Message::User(_) | Message::Summary(_) => None,
         Message::Assistant(reply) => Some(format!("{reply:?}")),
         Message::Tool { call, result } => Some(format!("{call} {result:?}")),
     });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
-use saggar_engine::{Body, Class, Effect, EffectFailure, Event, Report, ToolResult, Usage, replay};
+use saggar_engine::{Body, Class, Effect, EffectFailure, Event, ModelReply, Report, ToolResult, Usage, replay};
 use saggar_runtime::runs::{About, Effects, Session, Task, Work};
 use saggar_store::{Append, Appended};
 use tokio::sync::{Notify, oneshot};
@@ -205,7 +205,7 @@ impl World {
         let is_intent = |event: &Event| match (event, &task.work) {
             (
                 Event::StepIntended { step, attempt, .. },
-                Work::CallModel { .. } | Work::CallTool { .. } | Work::TakeSnapshot,
+                Work::CallModel { .. } | Work::Summarize { .. } | Work::CallTool { .. } | Work::TakeSnapshot,
             ) => (*step, *attempt) == (task.step, task.attempt),
             (Event::StepProbed { step, .. }, Work::Probe { .. }) => *step == task.step,
             _ => false,
@@ -245,6 +245,10 @@ impl World {
         match &task.work {
             Work::CallModel { replies, .. } => {
                 let reply = agents::reply(&about.agent, *replies);
+                Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
+            }
+            Work::Summarize { .. } => {
+                let reply = ModelReply::new(Body::text(agents::SUMMARY), Vec::new());
                 Report::Replied { reply, usage: Usage { tokens: 1, micros: 1 } }
             }
             Work::CallTool { tool, .. } => {

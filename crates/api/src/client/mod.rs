@@ -39,6 +39,6 @@ pub use events::{FileWatch, SandboxEvents};
 pub use execs::ExecHandle;
 pub use follow::ExecStream;
 pub use options::ClientOptions;
-pub use runs::{RunEntries, RunHandle};
+pub use runs::{Heard, RunEntries, RunHandle};
 pub use sandboxes::SandboxHandle;
 pub use send::Client;

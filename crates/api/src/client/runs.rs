@@ -11,7 +11,8 @@ use super::retry::fresh_key;
 use super::send::{Call, Client};
 use crate::route;
 use crate::run::{
-    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, ReplayReport, Run, RunList, SignalRun, StartRun,
+    DecideStep, ForkRun, JournalPage, JournalQuery, ListRuns, RaiseBudget, ReplayReport, Run, RunList, RunSaid,
+    SignalRun, StartRun,
 };
 use crate::run_files::{RollBackRun, RolledBackRun};
 
@@ -63,7 +64,7 @@ impl RunHandle {
 
     /// Follows its journal until the run is over. Resumed after a lost connection.
     pub async fn follow(&self, query: &JournalQuery) -> Result<RunEntries, Error> {
-        RunEntries::open(self.clone(), query.after.unwrap_or(0)).await
+        RunEntries::open(self.clone(), query).await
     }
 
     /// Sends it a message. Without an id one is generated, so that the message is delivered once even if the request
@@ -92,6 +93,12 @@ impl RunHandle {
     pub async fn decide(&self, step: u64, decide: &DecideStep) -> Result<(), Error> {
         let route = route::RUN_DECIDE.replace("{step}", &step.to_string());
         self.call(Method::POST, &route).json(decide).done().await
+    }
+
+    /// Raises its budget. Without an id one is generated, so that a repeated request is effective once.
+    pub async fn raise_budget(&self, raise: &RaiseBudget) -> Result<(), Error> {
+        let raise = RaiseBudget { id: Some(raise.id.clone().unwrap_or_else(fresh_key)), ..raise.clone() };
+        self.call(Method::POST, route::RUN_BUDGET).idempotent().json(&raise).done().await
     }
 
     /// Starts a new run from its history.
@@ -128,25 +135,39 @@ impl RunHandle {
 pub struct RunEntries {
     run: RunHandle,
     after: u64,
+    is_live: bool,
     stream: Resuming,
     has_ended: bool,
 }
 
 impl RunEntries {
-    async fn open(run: RunHandle, after: u64) -> Result<Self, Error> {
-        let stream = Resuming::from(connect(&run, after).await?, "following a run");
-        Ok(Self { run, after, stream, has_ended: false })
+    async fn open(run: RunHandle, query: &JournalQuery) -> Result<Self, Error> {
+        let (after, is_live) = (query.after.unwrap_or(0), query.live.unwrap_or(false));
+        let stream = Resuming::from(connect(&run, after, is_live).await?, "following a run");
+        Ok(Self { run, after, is_live, stream, has_ended: false })
     }
 
     /// The next entry; `None` after the run's last one.
     pub async fn next(&mut self) -> Result<Option<Value>, Error> {
+        loop {
+            match self.next_heard().await? {
+                Some(Heard::Entry(entry)) => return Ok(Some(entry)),
+                Some(Heard::Said(_)) => {}
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// The next entry, or what the model says meanwhile if that was asked for; `None` after the run's last entry.
+    pub async fn next_heard(&mut self) -> Result<Option<Heard>, Error> {
         while !self.has_ended {
-            match self.stream.next(Some(async || connect(&self.run, self.after).await)).await? {
+            match self.stream.next(Some(async || connect(&self.run, self.after, self.is_live).await)).await? {
+                Some(event) if event.event == "said" => return Ok(Some(Heard::Said(parse(&event)?))),
                 Some(event) => {
                     let entry: Value = parse(&event)?;
                     self.after = entry["seq"].as_u64().unwrap_or(self.after);
                     self.has_ended = entry["event"] == "run_finished";
-                    return Ok(Some(entry));
+                    return Ok(Some(Heard::Entry(entry)));
                 }
                 // The run may have ended while the connection was lost, after the last entry that we have.
                 None => {
@@ -159,7 +180,16 @@ impl RunEntries {
     }
 }
 
-async fn connect(run: &RunHandle, after: u64) -> Result<Events, Error> {
-    let call = run.call(Method::GET, route::RUN_JOURNAL);
+/// What one hears who follows a run.
+pub enum Heard {
+    /// An entry of its journal.
+    Entry(Value),
+    /// A piece of a reply.
+    Said(RunSaid),
+}
+
+async fn connect(run: &RunHandle, after: u64, is_live: bool) -> Result<Events, Error> {
+    let query = JournalQuery { after: None, live: is_live.then_some(true) };
+    let call = run.call(Method::GET, route::RUN_JOURNAL).query(&query);
     Events::open(call.header(route::header::LAST_EVENT_ID, &after.to_string())).await
 }

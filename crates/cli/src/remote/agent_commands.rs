@@ -192,7 +192,7 @@ pub(crate) fn show_file(file: &Path, is_json: bool) -> CommandResult {
 
 /// The agent that a run was started with.
 pub(crate) async fn show_run(client: &Client, run: RunId, is_json: bool) -> CommandResult {
-    let page = client.run(run).journal(&JournalQuery { after: None }).await?;
+    let page = client.run(run).journal(&JournalQuery::default()).await?;
     let agent = page.items.first().map(|entry| &entry["agent"]).filter(|agent| agent.is_object());
     let Some(agent) = agent else {
         return Err(CommandFailure::ours(

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use saggar_api::{Agent, AgentModel, AgentTool};
+use saggar_api::{Agent, AgentModel};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -24,7 +24,11 @@ pub(crate) fn read_agent(path: &Path) -> Result<Agent, CommandFailure> {
     }
     let others = agent.agents.values_mut().flat_map(|other| &mut other.tools);
     for (name, tool) in others.chain(&mut agent.tools) {
-        read_schema(path, name, tool)?;
+        read_schema(path, &format!("tools.{name}.schema"), tool.schema.as_mut())?;
+    }
+    let others = agent.agents.values_mut().map(|other| &mut other.output);
+    for output in others.chain([&mut agent.output]).flatten() {
+        read_schema(path, "output.schema", Some(&mut output.schema))?;
     }
     Ok(agent)
 }
@@ -56,19 +60,20 @@ pub(crate) fn line_of(path: &Path, message: &str) -> String {
     }
 }
 
-/// A declared tool's schema may be in a file of its own.
-fn read_schema(beside: &Path, tool: &str, declared: &mut AgentTool) -> Result<(), CommandFailure> {
-    let Some(file) = declared.schema.as_ref().and_then(Value::as_str) else { return Ok(()) };
+/// A schema may be in a file of its own.
+fn read_schema(beside: &Path, field: &str, schema: Option<&mut Value>) -> Result<(), CommandFailure> {
+    let Some(schema) = schema else { return Ok(()) };
+    let Some(file) = schema.as_str() else { return Ok(()) };
     let path = beside.parent().unwrap_or(Path::new(".")).join(file);
     if matches!(path.try_exists(), Ok(false)) {
         return Err(invalid(
             format!("{} names the schema {}, which does not exist", beside.display(), path.display()),
-            format!("correct tools.{tool}.schema; a relative path starts at the directory of the agent file"),
+            format!("correct {field}; a relative path starts at the directory of the agent file"),
         ));
     }
     let text =
         saggar_given::read_given_text(&path, AGENT_LEN_MAX).map_err(|error| CommandFailure::given(&path, &error))?;
-    declared.schema = Some(Format::of(&path).value(&path, &text)?);
+    *schema = Format::of(&path).value(&path, &text)?;
     Ok(())
 }
 

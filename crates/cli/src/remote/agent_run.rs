@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use saggar_api::client::{Client, RunHandle};
+use saggar_api::client::{Client, Heard, RunHandle};
 use saggar_api::{JournalQuery, Label, Run, StartRun};
 use saggar_domain::{FsMode, HostPath, SandboxId, SandboxState};
 use serde_json::Value;
@@ -162,12 +162,12 @@ impl Watch {
 
     async fn follow(mut self) -> CommandResult {
         let (sender, mut entries) = mpsc::channel(ENTRIES_MAX);
-        let followed = self.run.clone();
+        let (followed, is_live) = (self.run.clone(), self.status.is_shown());
         // A task of its own, because reading an entry must not be interrupted halfway.
         let reading = tokio::spawn(async move {
-            let mut journal = followed.follow(&JournalQuery { after: Some(0) }).await?;
-            while let Some(entry) = journal.next().await? {
-                if sender.send(entry).await.is_err() {
+            let mut journal = followed.follow(&JournalQuery { after: Some(0), live: Some(is_live) }).await?;
+            while let Some(heard) = journal.next_heard().await? {
+                if sender.send(heard).await.is_err() {
                     break;
                 }
             }
@@ -177,7 +177,8 @@ impl Watch {
         loop {
             tokio::select! {
                 entry = entries.recv() => match entry {
-                    Some(entry) => self.show(&entry).await?,
+                    Some(Heard::Entry(entry)) => self.show(&entry).await?,
+                    Some(Heard::Said(said)) => self.sums.hear(&said),
                     None => break,
                 },
                 _ = self.interrupt.recv() => {

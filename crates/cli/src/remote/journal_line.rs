@@ -37,6 +37,8 @@ pub(crate) fn entry_line(entry: &Value) -> EntryLine {
         "rolled_back" => format!("to step {}", entry["to"]),
         "signal_received" => format!("{} {}", text("name"), body(&entry["body"])),
         "step_unknown" | "step_delayed" => text("reason"),
+        "budget_reached" => text("budget"),
+        "corrected" => body(&entry["note"]),
         "step_failed" => message(&entry["failure"]),
         "run_finished" => outcome(&entry["outcome"]),
         _ => String::new(),
@@ -55,6 +57,10 @@ pub(crate) fn outcome(outcome: &Value) -> String {
     let reason = match name {
         "failed" => message(&outcome["failure"]),
         "budget_exceeded" => outcome["budget"].as_str().unwrap_or_default().to_owned(),
+        "loop" if outcome["calls"].is_u64() => format!(
+            "the same {} calls {} times in turn, the last one of {}",
+            outcome["calls"], outcome["times"], outcome["tool"]
+        ),
         "loop" => format!("the same call of {} {} times in a row", outcome["tool"], outcome["times"]),
         "abandoned" => format!("at step {}", outcome["step"]),
         _ => String::new(),
@@ -105,6 +111,10 @@ mod tests {
             (
                 json!({ "outcome": "loop", "tool": "shell", "times": 8 }),
                 "loop: the same call of \"shell\" 8 times in a row",
+            ),
+            (
+                json!({ "outcome": "loop", "tool": "files", "times": 9, "calls": 2 }),
+                "loop: the same 2 calls 9 times in turn, the last one of \"files\"",
             ),
             (json!({ "outcome": "abandoned", "step": 3 }), "abandoned: at step 3"),
         ] {

@@ -28,6 +28,7 @@ mod progress;
 mod run_arguments;
 mod run_commands;
 mod run_files;
+mod run_usage;
 mod run_view;
 mod secret_arguments;
 mod secret_file;

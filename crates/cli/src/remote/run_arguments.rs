@@ -148,6 +148,20 @@ pub(crate) enum RunsCommand {
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
+    /// Raise the budget of a run
+    #[command(
+        after_help = "Each limit that the run has grows by so much; one that waits for its budget goes on.\n\nExample:\n  saggar runs budget $id --steps 50 --time 1h"
+    )]
+    Budget {
+        /// The run's id
+        #[arg(value_name = "RUN", value_parser = run_id)]
+        run: RunId,
+        #[command(flatten)]
+        more: MoreBudget,
+        /// Request id: a request with the same id is effective once
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+    },
     /// Decide about a step whose outcome is unknown
     #[command(
         after_help = "Examples:\n  saggar runs decide $id 7 retry\n  saggar runs decide $id 7 done --result 'it was sent'\n  saggar runs decide $id 7 abandon"
@@ -230,6 +244,41 @@ pub(crate) enum RunsCommand {
         #[arg(value_name = "RUN", value_parser = run_id)]
         run: RunId,
     },
+}
+
+/// What is added to the limits of a run. A leading `+` is allowed, for those who want to see it.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct MoreBudget {
+    /// Calls of the model and of tools
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) steps: Option<u64>,
+    /// Time from the start, such as 1h
+    #[arg(long, value_name = "TIME", value_parser = more_time)]
+    pub(crate) time: Option<Timeout>,
+    /// Tokens of models
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) tokens: Option<u64>,
+    /// Money, in millionths
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) micros: Option<u64>,
+    /// Calls of tools
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) tool_calls: Option<u64>,
+    /// Attempts after the first
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) retries: Option<u64>,
+    /// Runs started by it, and by those
+    #[arg(long, value_name = "N", value_parser = more)]
+    pub(crate) children: Option<u64>,
+}
+
+fn more(text: &str) -> Result<u64, String> {
+    text.strip_prefix('+').unwrap_or(text).parse().map_err(|_| "not a whole number such as 50".to_owned())
+}
+
+fn more_time(text: &str) -> Result<Timeout, String> {
+    Timeout::parse(text.strip_prefix('+').unwrap_or(text))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use saggar_api::client::{Client, RunHandle};
+use saggar_api::client::{Client, Heard, RunHandle};
 use saggar_api::{
-    DecideStep, ForkRun, JournalQuery, ListRuns, OpenStepState, Run, RunOpenStep, SignalRun, StartRun, Timestamp,
+    DecideStep, ForkRun, JournalQuery, ListRuns, OpenStepState, RaiseBudget, Run, RunBudget, RunOpenStep, SignalRun,
+    StartRun, Timestamp,
 };
 use saggar_domain::Timeout;
 use serde_json::Value;
@@ -14,8 +15,10 @@ use super::dispatch::{CommandResult, note, print, print_json};
 use super::failure::CommandFailure;
 use super::journal_line::{EntryLine, entry_line, outcome};
 use super::lifecycle::collected;
-use super::run_arguments::{ForkAt, RunsCommand};
+use super::run_arguments::{ForkAt, MoreBudget, RunsCommand};
 use super::run_files;
+use super::run_usage::RunUsage;
+use super::run_view::{RunSums, StatusLine};
 use super::shown::{labels, line, now, span};
 use super::table::{aligned, terminal_width};
 
@@ -64,8 +67,12 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             let shown = client.run(run.clone()).get().await?;
             let children = ListRuns { child_of: Some(run), limit: Some(CHILDREN_SHOWN), ..ListRuns::default() };
             // JSON output is the run as the API returns it; programs request children themselves.
-            let children = if is_json { Vec::new() } else { client.list_runs(&children).await?.items };
-            show(&shown, &children, is_json)
+            if is_json {
+                show(&shown, &[], &RunUsage::default(), is_json)
+            } else {
+                let usage = RunUsage::of(&client.run(shown.id.clone())).await?;
+                show(&shown, &client.list_runs(&children).await?.items, &usage, is_json)
+            }
         }
         RunsCommand::Follow { run, after } => follow_run(&client.run(run), after.unwrap_or(0), is_json).await,
         RunsCommand::Say { run, text, id } => {
@@ -93,6 +100,12 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
         RunsCommand::Cancel { run } => client.run(run).cancel().await.map(|()| 0).map_err(CommandFailure::from),
         RunsCommand::Decide { run, step, decision, attempt, result } => {
             client.run(run).decide(step, &DecideStep { decision, attempt, result }).await?;
+            Ok(0)
+        }
+        RunsCommand::Budget { run, more, id } => {
+            let MoreBudget { steps, time, tokens, micros, tool_calls, retries, children } = more;
+            let more = RunBudget { steps, time, tokens, micros, tool_calls, retries, children };
+            client.run(run).raise_budget(&RaiseBudget { id, more }).await?;
             Ok(0)
         }
         RunsCommand::Fork { run, at, with } => {
@@ -152,7 +165,8 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
 
 async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult {
     let mut has_cut = false;
-    let mut entries = run.follow(&JournalQuery { after: Some(after) }).await?;
+    let (mut sums, mut status) = (RunSums::default(), StatusLine::new(!is_json));
+    let mut entries = run.follow(&JournalQuery { after: Some(after), live: Some(status.is_shown()) }).await?;
     if !is_json {
         let now = run.get().await?;
         // The question is older than the entries that are followed, so it was not printed.
@@ -160,17 +174,31 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
             print(awaited(&now).as_bytes())?;
         }
     }
-    while let Some(entry) = entries.next().await? {
+    while let Some(heard) = entries.next_heard().await? {
+        let entry = match heard {
+            Heard::Entry(entry) => entry,
+            Heard::Said(said) => {
+                sums.hear(&said);
+                status.draw(&sums);
+                continue;
+            }
+        };
         if is_json {
             print_json(&entry)?;
             continue;
         }
+        sums.take(&entry);
+        status.clear();
         let EntryLine { text, is_cut } = entry_line(&entry);
         has_cut |= is_cut;
         print(format!("{text}\n").as_bytes())?;
         let may_wait = entry["event"] == "step_unknown" || entry["effect"]["do"] == "ask_human";
-        if may_wait {
+        let is_short = entry["event"] == "budget_reached" && entry["note"].is_null();
+        if may_wait || is_short {
             let now = run.get().await?;
+            if is_short {
+                print(awaited(&now).as_bytes())?;
+            }
             // A question that is already answered needs no hint.
             let is_it = |open: &&RunOpenStep| Some(open.step) == entry["step"].as_u64();
             if let Some(open) = now.open_steps.iter().find(is_it) {
@@ -178,6 +206,7 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
             }
         }
     }
+    status.clear();
     let ended = run.get().await?;
     if has_cut {
         note(&format!("lines that end with … are cut; all of them: saggar runs follow {} --json", ended.id));
@@ -188,7 +217,13 @@ async fn follow_run(run: &RunHandle, after: u64, is_json: bool) -> CommandResult
 
 /// What a run is waiting for from a human, with the commands that provide it.
 pub(crate) fn awaited(run: &Run) -> String {
-    run.open_steps.iter().map(|open| awaits(run, open)).collect()
+    let mut text: String = run.open_steps.iter().map(|open| awaits(run, open)).collect();
+    if let Some(budget) = &run.out_of_budget {
+        let budget = line(budget);
+        text += &format!("  waits    its budget of {budget} is used up\n");
+        text += &format!("           raise it: saggar runs budget {} --{} N\n", run.id, budget.replace('_', "-"));
+    }
+    text
 }
 
 /// What a step is waiting for from a human.
@@ -239,7 +274,7 @@ fn show_id(run: &Run, is_json: bool) -> Result<(), CommandFailure> {
     if is_json { print_json(run) } else { print(format!("{}\n", run.id).as_bytes()) }
 }
 
-fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
+fn show(run: &Run, children: &[Run], usage: &RunUsage, is_json: bool) -> CommandResult {
     if is_json {
         print_json(run)?;
         return Ok(0);
@@ -269,6 +304,7 @@ fn show(run: &Run, children: &[Run], is_json: bool) -> CommandResult {
     for child in children {
         text += &format!("  child    {} {} ({})\n", child.id, child.state.as_str(), line(&child.agent));
     }
+    text += &usage.lines();
     if let Some(sandbox) = &run.sandbox_id {
         text += &format!("  sandbox  {sandbox}\n");
     }

@@ -8,6 +8,7 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use rustix::termios::tcgetwinsize;
+use saggar_api::{RunSaid, SaidKind};
 use serde_json::Value;
 
 use super::shown::line;
@@ -35,6 +36,8 @@ struct Doing {
     what: String,
     /// Why it isn't done at this moment.
     waits: Option<String>,
+    /// The end of what the model has said so far, and its attempt.
+    said: (u32, String),
 }
 
 impl RunSums {
@@ -45,7 +48,7 @@ impl RunSums {
             "step_intended" => {
                 let what = doing(&entry["effect"]);
                 let waits = (entry["effect"]["do"] == "ask_human").then(|| "an answer".to_owned());
-                self.doing.insert(step, Doing { what, waits });
+                self.doing.insert(step, Doing { what, waits, said: Default::default() });
             }
             "step_settled" => {
                 let done = self.doing.remove(&step);
@@ -60,6 +63,8 @@ impl RunSums {
             }
             "step_delayed" => self.wait(step, "a sandbox"),
             "step_unknown" => self.wait(step, "a decision"),
+            "budget_reached" if entry["note"].is_null() => self.state = Some("waits for more budget"),
+            "budget_raised" => self.state = None,
             "paused" => self.state = Some("paused"),
             "resumed" => self.state = None,
             "run_finished" => {
@@ -68,6 +73,21 @@ impl RunSums {
             }
             _ => {}
         }
+    }
+
+    /// Adds a piece of a reply that is being written.
+    pub(crate) fn hear(&mut self, said: &RunSaid) {
+        let Some(doing) = self.doing.get_mut(&said.step) else { return };
+        let (attempt, text) = &mut doing.said;
+        if *attempt != said.attempt {
+            (*attempt, *text) = (said.attempt, String::new());
+        }
+        match said.kind {
+            SaidKind::Text | SaidKind::Reasoning => text.push_str(&line(&said.text)),
+            SaidKind::Call => *text = format!("it calls {} ", line(&said.text)),
+        }
+        let surplus = text.chars().count().saturating_sub(DOING_MAX);
+        *text = text.chars().skip(surplus).collect();
     }
 
     fn pay(&mut self, usage: &Value) {
@@ -99,7 +119,8 @@ impl RunSums {
             return state.to_owned();
         }
         let now = self.doing.values().map(|doing| match &doing.waits {
-            None => doing.what.clone(),
+            None if doing.said.1.is_empty() => doing.what.clone(),
+            None => format!("…{}", doing.said.1),
             Some(waits) => format!("{} waits for {waits}", doing.what),
         });
         let text = now.collect::<Vec<_>>().join("; ");
@@ -116,6 +137,7 @@ fn doing(effect: &Value) -> String {
     }
     let call = &effect["call"];
     let text = match call["tool"].as_str() {
+        None if effect["do"] == "summarize" => "the model sums up".to_owned(),
         None => "the model thinks".to_owned(),
         Some(tool) => format!("{tool} {}", call["arguments"]["text"].as_str().unwrap_or_default()),
     };
@@ -136,6 +158,10 @@ impl StatusLine {
     pub(crate) fn new(is_wanted: bool) -> Self {
         let is_shown = is_wanted && std::io::stdout().is_terminal();
         Self { is_shown, begun: Instant::now(), drawn: None }
+    }
+
+    pub(crate) fn is_shown(&self) -> bool {
+        self.is_shown
     }
 
     /// Draws it again, unless that was done a moment ago.
@@ -211,6 +237,27 @@ mod tests {
             sums.take(&entry);
             assert_eq!((sums.now().as_str(), sums.used().as_str()), (now, used), "{entry}");
         }
+    }
+
+    #[test]
+    fn what_the_model_says_is_shown_while_it_says_it() {
+        let mut sums = RunSums::default();
+        let intended = |attempt: u32| json!({ "event": "step_intended", "step": 1, "attempt": attempt, "effect": { "do": "call_model" } });
+        let said = |attempt, kind, text: &str| RunSaid { step: 1, attempt, kind, text: text.to_owned() };
+        sums.hear(&said(1, SaidKind::Text, "too early"));
+        sums.take(&intended(1));
+        for (said, now) in [
+            (said(1, SaidKind::Text, "I loo"), "…I loo".to_owned()),
+            (said(1, SaidKind::Text, "k\u{1b}."), "…I look\\u{1b}.".to_owned()),
+            (said(1, SaidKind::Call, "shell"), "…it calls shell ".to_owned()),
+            (said(2, SaidKind::Reasoning, "again"), "…again".to_owned()),
+            (said(2, SaidKind::Text, &"x".repeat(500)), format!("…{}", "x".repeat(DOING_MAX))),
+        ] {
+            sums.hear(&said);
+            assert_eq!(sums.now(), now);
+        }
+        sums.take(&json!({ "event": "step_settled", "step": 1, "usage": {} }));
+        assert_eq!(sums.now(), "waits for a worker");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use saggar_domain::{RunId, SnapshotId, Timestamp};
 
-use super::{ANSWER, ANSWERED_MAX, Attempt, Born, MESSAGE, Message, OpenStep, Run, SIGNAL_IDS_MAX};
+use super::{ANSWER, ANSWERED_MAX, Attempt, Born, MESSAGE, Message, OpenStep, Run, SIGNAL_IDS_MAX, Short};
 use crate::agent::AgentSpec;
 use crate::body::Body;
 use crate::budget::{Ledger, Spending};
@@ -37,6 +37,7 @@ impl Run {
                 self.is_paused = false;
                 self.final_answer = None;
                 self.earlier_generations.clear();
+                self.short = None;
                 self.ledger.release_all();
                 self.fork_files(files.as_ref());
                 self.mark();
@@ -61,6 +62,7 @@ impl Run {
                 self.settle(*step, result, *usage, snapshot.as_deref());
                 self.mark();
             }
+            Event::Corrected { note, .. } => self.conversation.say(Message::User(note.clone())),
             Event::StepFailed { step, usage, retry_at, .. } => {
                 self.dearest = self.dearest.max(usage.micros);
                 let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
@@ -81,6 +83,22 @@ impl Run {
             // The next event has the decision.
             Event::StepDecided { .. } => {}
             Event::SignalReceived { id, name, body, question, .. } => self.hear(id, name, body, *question),
+            Event::BudgetReached { budget, note, .. } => {
+                self.short = Some(Short { budget: *budget, is_closing: note.is_some() });
+                if let Some(note) = note {
+                    // The calls that are left are not made.
+                    self.conversation.end();
+                    self.conversation.say(Message::User(note.clone()));
+                }
+            }
+            Event::BudgetRaised { id, more, .. } => {
+                self.know(id);
+                self.short = None;
+                self.ledger.raise(*more);
+                if let Some(born) = &mut self.born {
+                    born.agent.budget = born.agent.budget.raised(*more);
+                }
+            }
             Event::Paused { .. } => self.is_paused = true,
             Event::Resumed { .. } => self.is_paused = false,
             // The reservation stays, because the parent has to account for it.
@@ -172,7 +190,7 @@ impl Run {
 
     /// Whether an attempt ended without a word, so that all that was set aside for it may have been billed.
     fn is_lost(&self, open: &OpenStep) -> bool {
-        let is_priced = matches!(open.effect, Effect::CallModel { .. }) && self.tariff.is_some();
+        let is_priced = open.effect.is_of_model() && self.tariff.is_some();
         is_priced && matches!(open.phase, Attempt::Doing | Attempt::Interrupted | Attempt::Unknown { .. })
     }
 
@@ -180,7 +198,7 @@ impl Run {
     fn drop_open(&mut self, open: OpenStep) {
         match &open.effect {
             Effect::Delegate { .. } => self.put_back(open),
-            Effect::CallModel { .. } | Effect::TakeSnapshot => {}
+            Effect::CallModel { .. } | Effect::Summarize { .. } | Effect::TakeSnapshot => {}
             Effect::CallTool { .. } | Effect::Wait { .. } | Effect::AskHuman { .. } => {
                 self.conversation.result(open.place, None);
             }
@@ -200,11 +218,27 @@ impl Run {
         let open = self.open.remove(at);
         self.ledger.settle(open.reserved, open.effect.cost(result, usage));
         self.dearest = self.dearest.max(usage.micros);
+        let mut is_useful = true;
+        if let Settled::Replied(reply) = result {
+            let is_useless = self.flaw_of(&open.effect, reply).is_some();
+            is_useful = !is_useless;
+            self.useless = if is_useless { self.useless.saturating_add(1) } else { 0 };
+            if let (Effect::Summarize { through }, false) = (&open.effect, is_useless) {
+                self.conversation.sum_up(*through, &reply.text);
+                // What was before isn't there to go back to.
+                self.marks = Default::default();
+            }
+        }
         match (result, open.effect.call()) {
+            (Settled::Replied(_), _) if matches!(open.effect, Effect::Summarize { .. }) => {}
             (Settled::Replied(reply), _) => {
                 self.replies += 1;
                 self.conversation.reply(reply);
-                let is_answer = reply.calls.is_empty() && !self.conversation.has_more() && self.takes_snapshot_at_end();
+                let is_answer = is_useful
+                    && !self.is_closing()
+                    && reply.calls.is_empty()
+                    && !self.conversation.has_more()
+                    && self.takes_snapshot_at_end();
                 self.final_answer = is_answer.then(|| reply.text.clone());
             }
             (Settled::Kept, _) => {
@@ -246,7 +280,7 @@ impl Run {
         }
     }
 
-    fn hear(&mut self, id: &str, name: &str, body: &Body, question: Option<u64>) {
+    fn know(&mut self, id: &str) {
         if self.signal_ids.len() == SIGNAL_IDS_MAX
             && let Some(oldest) = self.signal_ids.pop_front()
         {
@@ -254,6 +288,10 @@ impl Run {
         }
         self.signal_ids.push_back(id.to_owned());
         self.known_signals.insert(id.to_owned());
+    }
+
+    fn hear(&mut self, id: &str, name: &str, body: &Body, question: Option<u64>) {
+        self.know(id);
         match (name, question) {
             // The next event is the step that it settles.
             (ANSWER, Some(_)) => {}
@@ -329,7 +367,7 @@ impl Effect {
     /// The tool call that the step comes from.
     pub fn call(&self) -> Option<&ToolCall> {
         match self {
-            Self::CallModel { .. } | Self::TakeSnapshot => None,
+            Self::CallModel { .. } | Self::Summarize { .. } | Self::TakeSnapshot => None,
             Self::CallTool { call }
             | Self::Wait { call, .. }
             | Self::AskHuman { call, .. }

@@ -110,6 +110,8 @@ impl Run {
         self.replies = mark.replies;
         self.repeats = mark.repeats;
         self.final_answer = None;
+        self.short = None;
+        self.useless = 0;
         self.marks.0.retain(|mark| mark.step <= to);
         self.snapshots.files.kept.retain(|kept| kept.step <= to);
         self.snapshots.restore(files.clone(), self.last_step, None);

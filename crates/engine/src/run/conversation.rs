@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::back::Mark;
+use super::summary::SUMMARY;
 use crate::body::Body;
 use crate::effect::{ToolCall, ToolResult};
 use crate::reply::{ModelReply, message_tokens};
@@ -20,6 +21,8 @@ pub enum Message {
     /// The system prompt.
     System(Body),
     User(Body),
+    /// What older turns came to, in the model's own words.
+    Summary(Body),
     /// The model's reply with its tool calls.
     Assistant(ModelReply),
     /// A tool's result.
@@ -33,9 +36,9 @@ pub enum Message {
 /// INVARIANT: every call of the last reply is in `calls`, or is open, or has its result in `held` or in `messages`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Conversation {
-    messages: Vec<Message>,
-    bytes: u64,
-    tokens: u64,
+    pub(super) messages: Vec<Message>,
+    pub(super) bytes: u64,
+    pub(super) tokens: u64,
     // Calls that have not been made, with their places in the reply, in that order.
     calls: VecDeque<(u32, ToolCall)>,
     // By place: results of calls whose predecessors have none yet. `None` for a call that gets no result.
@@ -176,7 +179,7 @@ impl Message {
     /// In bytes.
     pub(super) fn length(&self) -> u64 {
         match self {
-            Self::System(text) | Self::User(text) => text.length(),
+            Self::System(text) | Self::User(text) | Self::Summary(text) => text.length(),
             Self::Assistant(reply) => {
                 reply.text.length() + reply.calls.iter().map(|call| call.arguments.length()).sum::<u64>()
             }
@@ -188,6 +191,7 @@ impl Message {
     pub(super) fn tokens(&self) -> u64 {
         match self {
             Self::System(text) | Self::User(text) => message_tokens(text.length()),
+            Self::Summary(text) => message_tokens(text.length() + SUMMARY.len() as u64),
             Self::Assistant(reply) => reply.tokens(),
             Self::Tool { call, result } => {
                 message_tokens(result.content.length() + call.len() as u64 + RESULT_MARKS_LEN)

@@ -62,6 +62,7 @@ impl Run {
             Input::RollBack { step, message } => self.decide_roll_back(now, born, *step, message),
             Input::Tick => self.decide_tick(now, born),
             Input::Signal(signal) => self.decide_signal(now, born, signal),
+            Input::Raise { id, more } => self.decide_raise(now, born, id, *more),
             Input::Pause if self.is_paused => Ok(Vec::new()),
             Input::Pause => Ok(vec![Event::Paused { at: now }]),
             Input::Resume if !self.is_paused => Ok(Vec::new()),
@@ -130,7 +131,7 @@ impl Run {
         }
         match &open.effect {
             Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => return None,
-            Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot => {}
+            Effect::CallModel { .. } | Effect::Summarize { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot => {}
         }
         let unknown = |reason: &str| {
             let network = Vec::new();
@@ -170,7 +171,7 @@ impl Run {
 
     fn decide_tick(&self, now: Timestamp, born: &Born) -> Result<Vec<Event>, Rejected> {
         if is_late(&born.agent, born.started_at, now) {
-            return Ok(self.finish(now, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs }));
+            return Ok(self.finish(now, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, answer: None }));
         }
         let due = self.open.iter().find_map(|open| Some((open, self.due(open, now)?)));
         Ok(match due {
@@ -291,7 +292,9 @@ impl Run {
             Decision::Retry => events.push(self.intend_again_or_wait(open, now)),
             Decision::Done(body) => {
                 let settled = match &open.effect {
-                    Effect::CallModel { .. } => Settled::Replied(ModelReply::new(body.clone(), Vec::new())),
+                    Effect::CallModel { .. } | Effect::Summarize { .. } => {
+                        Settled::Replied(ModelReply::new(body.clone(), Vec::new()))
+                    }
                     Effect::CallTool { .. }
                     | Effect::Wait { .. }
                     | Effect::AskHuman { .. }
@@ -328,8 +331,8 @@ impl Run {
         if reserved.micros > 0 {
             reserved.micros = reserved.micros.max(self.dearest);
         }
-        if let (Effect::CallModel { .. }, Some(born), Some(_)) = (&open.effect, &self.born, &self.tariff) {
-            reserved = self.reservation_of_a_call(&born.agent, self.dearest);
+        if let (true, Some(born), Some(_)) = (open.effect.is_of_model(), &self.born, &self.tariff) {
+            reserved = self.reservation_of_a_call(&open.effect, &born.agent, self.dearest);
         }
         Event::StepIntended {
             step: open.step,

@@ -15,8 +15,10 @@ use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, Timestamp};
 
 use super::apply::told;
+use super::conversation::Conversation;
 use super::kept::Kept;
 use super::price::Estimate;
+use super::summary::{Older, SUMMARIZE_TOKENS};
 use super::{Born, Message, OpenStep, Run};
 use crate::agent::{AgentSpec, OPEN_STEPS_MAX};
 use crate::body::Body;
@@ -26,7 +28,7 @@ use crate::child::DEPTH_MAX;
 use crate::effect::{Class, Effect, ToolCall, ToolResult, Usage};
 use crate::event::{Event, RunOutcome, Settled};
 use crate::key::EffectKey;
-use crate::repeats::Repeats;
+use crate::repeats::{Cycle, Repeats};
 use crate::rules::Rules;
 
 /// What `finish` returns.
@@ -46,25 +48,31 @@ enum Asked {
 
 /// Plans the events that follow a settled step.
 pub(super) struct Planner<'a> {
-    born: &'a Born,
-    agent: &'a AgentSpec,
-    now: Timestamp,
-    rules: Rules,
-    ledger: Ledger,
+    pub(super) born: &'a Born,
+    pub(super) agent: &'a AgentSpec,
+    pub(super) now: Timestamp,
+    pub(super) rules: Rules,
+    pub(super) ledger: Ledger,
     dearest: u64,
     tariff: Option<&'a Tariff>,
     repeats: Repeats,
     last_step: u64,
-    messages: u64,
+    pub(super) messages: u64,
     conversation_bytes: u64,
     conversation_tokens: u64,
     calls: VecDeque<&'a ToolCall>,
     // Steps that were open before and still are.
     others: Vec<u64>,
     // Number of open steps, those begun here included.
-    open: u32,
+    pub(super) open: u32,
     // Whether a step is open that nothing may be beside.
     is_alone: bool,
+    // What the model has been told so far.
+    conversation: &'a Conversation,
+    // Whether the older turns have just been summed up.
+    is_summed_up: bool,
+    // Whether nothing new starts, because a budget is used up.
+    is_short: bool,
     // Only the first rules keep answers for later questions.
     answers: VecDeque<&'a Body>,
     kept: Kept,
@@ -76,10 +84,10 @@ pub(super) struct Planner<'a> {
     final_answer: Option<&'a Body>,
     // The step that last tried to take a snapshot, and whether a step since then used the sandbox.
     tried_at: u64,
-    is_used: bool,
+    pub(super) is_used: bool,
     // Whether the run ends without a last snapshot.
     ends_at_once: bool,
-    events: Vec<Event>,
+    pub(super) events: Vec<Event>,
 }
 
 impl<'a> Planner<'a> {
@@ -108,6 +116,9 @@ impl<'a> Planner<'a> {
             others: run.open.iter().map(|open| open.step).collect(),
             open: run.open.len() as u32,
             is_alone: run.open.iter().any(|open| !is_parallel(&born.agent, &open.effect, open.class)),
+            conversation: &run.conversation,
+            is_summed_up: false,
+            is_short: run.short.is_some(),
             answers,
             kept: run.kept.clone(),
             later: run.conversation.later().collect(),
@@ -127,10 +138,16 @@ impl<'a> Planner<'a> {
         self.open -= 1;
         let left = run.open.iter().filter(|other| other.step != open.step);
         self.is_alone = left.into_iter().any(|other| !is_parallel(self.agent, &other.effect, other.class));
-        self.messages += u64::from(!matches!(open.effect, Effect::TakeSnapshot));
-        if matches!(open.effect, Effect::CallModel { .. }) {
+        if open.effect.is_of_model() {
             self.dearest = self.dearest.max(usage.micros);
         }
+        if let (Effect::Summarize { through }, Settled::Replied(reply)) = (&open.effect, result) {
+            if run.flaw_of(&open.effect, reply).is_none() {
+                self.sum_up(*through, &reply.text);
+            }
+            return self;
+        }
+        self.messages += u64::from(!matches!(open.effect, Effect::TakeSnapshot));
         if self.rules.keep_turns_together() {
             let told = match (result, open.effect.call()) {
                 (Settled::Replied(reply), _) => Some(Message::Assistant(reply.clone())),
@@ -146,7 +163,32 @@ impl<'a> Planner<'a> {
         self
     }
 
-    fn count(&mut self, message: &Message) {
+    /// Assumes that the model has been told this too.
+    pub(super) fn told(mut self, message: &Message) -> Self {
+        self.messages += 1;
+        self.count(message);
+        self
+    }
+
+    /// Assumes that the older turns have been summed up.
+    fn sum_up(&mut self, through: u64, summary: &Body) {
+        let (bytes, tokens, messages) = self.conversation.replaced(through);
+        self.conversation_bytes = self.conversation_bytes.saturating_sub(bytes);
+        self.conversation_tokens = self.conversation_tokens.saturating_sub(tokens);
+        self.messages = (self.messages - messages) + 1;
+        self.count(&Message::Summary(summary.clone()));
+        self.is_summed_up = true;
+    }
+
+    /// The turns that are summed up before the model is called again.
+    fn too_old(&self) -> Option<Older> {
+        let limit = self.agent.context.filter(|_| !self.is_summed_up)?;
+        let fixed = self.tariff.map_or(0, |tariff| tariff.fixed_tokens);
+        let is_over = self.conversation_tokens.saturating_add(fixed) > limit.tokens_max;
+        if is_over { self.conversation.older(limit, self.conversation_tokens) } else { None }
+    }
+
+    pub(super) fn count(&mut self, message: &Message) {
         self.conversation_bytes = self.conversation_bytes.saturating_add(message.length());
         self.conversation_tokens = self.conversation_tokens.saturating_add(message.tokens());
     }
@@ -154,6 +196,13 @@ impl<'a> Planner<'a> {
     /// Assumes that the model has requested these calls.
     pub(super) fn with_calls(mut self, calls: &'a [ToolCall]) -> Self {
         self.calls = calls.iter().collect();
+        self
+    }
+
+    /// Assumes that the budget has been raised.
+    pub(super) fn with_more(mut self, more: Budget) -> Self {
+        self.ledger.raise(more);
+        self.is_short = false;
         self
     }
 
@@ -165,8 +214,11 @@ impl<'a> Planner<'a> {
 
     /// The events up to the effects that take time.
     pub(super) fn plan(mut self) -> Vec<Event> {
+        if self.is_short {
+            return self.events;
+        }
         if is_late(self.agent, self.born.started_at, self.now) {
-            return self.finish(RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
+            return self.finish(RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, answer: None });
         }
         if let (Some(answer), []) = (self.final_answer, &self.later[..]) {
             return self.finish_when_alone(RunOutcome::Completed { answer: answer.clone() });
@@ -190,15 +242,14 @@ impl<'a> Planner<'a> {
                 let answer = answer.clone();
                 return self.finish_with(call, answer);
             }
-            let times = self.repeats.with(call);
-            if times > self.agent.repeats_max {
-                return self.finish_when_alone(RunOutcome::Loop { tool: call.tool.clone(), times });
+            if let Some(Cycle { times, calls }) = self.repeats.exceeds(call, self.agent.repeats_max, self.rules) {
+                return self.finish_when_alone(RunOutcome::Loop { tool: call.tool.clone(), times, calls });
             }
             let mut reserved = Spending { steps: 1, tool_calls: 1, ..Spending::default() };
-            if let Some(budget) = self.ledger.refuses(reserved) {
+            if let Some(budget) = self.refuses(reserved, 0) {
                 return match effect {
                     Ok(Asked::Finish(answer)) => self.finish(RunOutcome::Completed { answer }),
-                    Ok(Asked::Do(..)) | Err(_) => self.finish_when_alone(RunOutcome::BudgetExceeded { budget }),
+                    Ok(Asked::Do(..)) | Err(_) => self.out_of(budget),
                 };
             }
             match effect {
@@ -211,8 +262,8 @@ impl<'a> Planner<'a> {
                 Ok(Asked::Do(mut effect, class)) => {
                     if let Effect::Delegate { budget, .. } = &mut effect {
                         reserved.children = 1;
-                        if let Some(budget) = self.ledger.refuses(reserved) {
-                            return self.finish_when_alone(RunOutcome::BudgetExceeded { budget });
+                        if let Some(budget) = self.refuses(reserved, 0) {
+                            return self.out_of(budget);
                         }
                         *budget = budget.within(self.left_after(reserved));
                         reserved = reserved.plus(budget.whole());
@@ -221,6 +272,7 @@ impl<'a> Planner<'a> {
                         Effect::AskHuman { .. } => self.answers.pop_front().cloned(),
                         Effect::Wait { signal: Some(name), .. } => self.take_kept(name),
                         Effect::CallModel { .. }
+                        | Effect::Summarize { .. }
                         | Effect::CallTool { .. }
                         | Effect::Wait { signal: None, .. }
                         | Effect::Delegate { .. }
@@ -251,6 +303,26 @@ impl<'a> Planner<'a> {
         if self.needs_snapshot() {
             return self.snapshot_when_alone();
         }
+        let older = self.too_old();
+        let more = if older.is_some() { SUMMARIZE_TOKENS } else { 0 };
+        let reserved = self.reservation(more);
+        if let Some(budget) = self.refuses(reserved, self.agent.model.reply_tokens_max) {
+            // It can't afford another call, and it may have an answer.
+            return match self.answer.take() {
+                Some(answer) => self.finish(RunOutcome::Completed { answer }),
+                None => self.out_of(budget),
+            };
+        }
+        let effect = match older {
+            Some(Older { through }) => Effect::Summarize { through },
+            None => Effect::CallModel { messages: self.messages },
+        };
+        self.intend(effect, Class::Model, reserved);
+        self.events
+    }
+
+    /// What a call of the model comes to at most, with so many tokens more in its request.
+    pub(super) fn reservation(&self, more: u64) -> Spending {
         let estimate = Estimate {
             agent: self.agent,
             tariff: self.tariff,
@@ -258,19 +330,9 @@ impl<'a> Planner<'a> {
             is_limited: self.ledger.limit().micros.is_some(),
             dearest: self.dearest,
             bytes: self.conversation_bytes,
-            tokens: self.conversation_tokens,
+            tokens: self.conversation_tokens.saturating_add(more),
         };
-        let reserved = estimate.reservation();
-        if let Some(budget) = self.ledger.refuses(reserved) {
-            // It can't afford another call, and it may have an answer.
-            let outcome = match self.answer.take() {
-                Some(answer) => RunOutcome::Completed { answer },
-                None => RunOutcome::BudgetExceeded { budget },
-            };
-            return self.finish(outcome);
-        }
-        self.intend(Effect::CallModel { messages: self.messages }, Class::Model, reserved);
-        self.events
+        estimate.reservation()
     }
 
     /// Whether an effect may start beside what is open.
@@ -366,7 +428,7 @@ impl<'a> Planner<'a> {
     /// as much as this one, and any other call what it needs.
     fn left_after(&self, reserved: Spending) -> Budget {
         let mut ledger = self.ledger;
-        ledger.reserve(reserved);
+        ledger.reserve(reserved.plus(self.kept_back(0)));
         let mut shares = 1;
         if self.rules.allow_several_steps() {
             for call in self.calls.iter().skip(1) {
@@ -414,7 +476,7 @@ impl<'a> Planner<'a> {
         self.events
     }
 
-    fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {
+    pub(super) fn intend(&mut self, effect: Effect, class: Class, reserved: Spending) {
         self.last_step += 1;
         match effect {
             Effect::TakeSnapshot => (self.tried_at, self.is_used) = (self.last_step, false),
@@ -445,10 +507,10 @@ impl<'a> Planner<'a> {
         if self.open > 0 { self.events } else { self.finish(outcome) }
     }
 
-    fn finish(mut self, outcome: RunOutcome) -> Vec<Event> {
+    pub(super) fn finish(mut self, outcome: RunOutcome) -> Vec<Event> {
         let at = self.now;
         // What follows the snapshot is decided again, and comes to the same end.
-        let is_late = matches!(outcome, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs });
+        let is_late = matches!(outcome, RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, .. });
         let ends_at_once = self.ends_at_once || self.answer.is_some() || is_late;
         if self.agent.snapshots.at_end && self.is_used && self.open == 0 && !ends_at_once {
             return self.snapshot_when_alone();

@@ -31,7 +31,9 @@ impl OpenStep {
     /// Whether a worker may be executing it.
     pub(super) fn is_being_done(&self) -> bool {
         let is_executed = match &self.effect {
-            Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot => true,
+            Effect::CallModel { .. } | Effect::Summarize { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot => {
+                true
+            }
             Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. } => false,
         };
         is_executed && self.phase == Attempt::Doing

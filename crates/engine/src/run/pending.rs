@@ -22,6 +22,8 @@ pub struct Pending<'a> {
 pub enum Work<'a> {
     /// Ask the model for the next reply.
     CallModel,
+    /// Ask the model to sum up the messages before this one.
+    Summarize(u64),
     CallTool(&'a ToolCall),
     TakeSnapshot,
     /// Ask the executor whether the effect was done.
@@ -51,6 +53,7 @@ fn work(open: &OpenStep) -> Option<Work<'_>> {
     match (&open.phase, &open.effect) {
         (Attempt::Probing, effect) => Some(Work::Probe(effect)),
         (Attempt::Doing, Effect::CallModel { .. }) => Some(Work::CallModel),
+        (Attempt::Doing, Effect::Summarize { through }) => Some(Work::Summarize(*through)),
         (Attempt::Doing, Effect::CallTool { call }) => Some(Work::CallTool(call)),
         (Attempt::Doing, Effect::TakeSnapshot) => Some(Work::TakeSnapshot),
         (Attempt::Doing, Effect::Wait { .. } | Effect::AskHuman { .. } | Effect::Delegate { .. })

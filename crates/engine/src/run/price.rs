@@ -6,8 +6,10 @@
 use saggar_domain::model::Tariff;
 
 use super::Run;
+use super::summary::SUMMARIZE_TOKENS;
 use crate::agent::AgentSpec;
 use crate::budget::Spending;
+use crate::effect::Effect;
 use crate::rules::Rules;
 
 /// Bytes of conversation per token, without a tariff.
@@ -51,7 +53,8 @@ impl Estimate<'_> {
 
 impl Run {
     /// What the next call of the model would set aside, if nothing is open beside it.
-    pub(super) fn reservation_of_a_call(&self, agent: &AgentSpec, dearest: u64) -> Spending {
+    pub(super) fn reservation_of_a_call(&self, call: &Effect, agent: &AgentSpec, dearest: u64) -> Spending {
+        let more = if matches!(call, Effect::Summarize { .. }) { SUMMARIZE_TOKENS } else { 0 };
         let estimate = Estimate {
             agent,
             tariff: self.tariff.as_deref(),
@@ -59,7 +62,7 @@ impl Run {
             is_limited: self.ledger.limit().micros.is_some(),
             dearest,
             bytes: self.conversation.bytes(),
-            tokens: self.conversation.tokens(),
+            tokens: self.conversation.tokens().saturating_add(more),
         };
         estimate.reservation()
     }

@@ -4,12 +4,15 @@ use saggar_domain::Timestamp;
 use saggar_domain::net::NetDecision;
 
 use super::next::Planner;
-use super::{Attempt, Born, OpenStep, Run};
-use crate::budget::Spending;
+use super::{Attempt, Born, Message, OpenStep, Run};
+use crate::body::Body;
+use crate::budget::{BudgetName, Spending};
 use crate::effect::{Class, Effect, Usage};
 use crate::event::{Event, RunOutcome, Settled};
-use crate::fallback::{WhenFailing, WhenUncertain};
+use crate::fallback::{WhenFailing, WhenOutOfBudget, WhenUncertain};
+use crate::flaw::{Flaw, Verdict};
 use crate::input::{EffectFailure, Rejected, Report};
+use crate::reply::ModelReply;
 use crate::retry::RetryPolicy;
 
 /// A step that waits for capacity is retried after this time, even without a notification.
@@ -41,7 +44,7 @@ impl Run {
                 return Err(Rejected::NotAwaited);
             }
         };
-        let is_model = matches!(open.effect, Effect::CallModel { .. });
+        let is_model = open.effect.is_of_model();
         let is_snapshot = matches!(open.effect, Effect::TakeSnapshot);
         match report {
             Report::Replied { reply, usage } if is_model => {
@@ -99,8 +102,8 @@ impl Run {
                 if next.micros > 0 {
                     next.micros = next.micros.max(dearest);
                 }
-                if let (Effect::CallModel { .. }, Some(_)) = (&open.effect, &self.tariff) {
-                    next = self.reservation_of_a_call(&born.agent, dearest);
+                if open.effect.is_of_model() && self.tariff.is_some() {
+                    next = self.reservation_of_a_call(&open.effect, &born.agent, dearest);
                 }
                 let next = next.plus(one_more);
                 let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };
@@ -110,11 +113,7 @@ impl Run {
                 self.ledger.refuses(one_more)
             };
             if let Some(budget) = refused {
-                let result = Settled::GaveUp(failure.clone());
-                let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot: None, at: now }];
-                let outcome = RunOutcome::BudgetExceeded { budget };
-                events.extend(self.finish_without(Some(open.step), now, outcome));
-                return events;
+                return self.fail_out_of(now, born, open, failure, usage, budget);
             }
             return vec![Event::StepFailed {
                 step: open.step,
@@ -136,15 +135,65 @@ impl Run {
         }
         let settled = Settled::GaveUp(failure.clone());
         match open.effect {
-            Effect::CallModel { .. } => vec![
-                Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
-                Event::RunFinished { outcome: RunOutcome::Failed { failure: failure.clone() }, at: now },
-            ],
+            Effect::CallModel { .. } | Effect::Summarize { .. } => {
+                let outcome = self.end_of_last_call(&settled);
+                let outcome = outcome.unwrap_or_else(|| RunOutcome::Failed { failure: failure.clone() });
+                vec![
+                    Event::StepSettled { step: open.step, result: settled, usage, snapshot: None, at: now },
+                    Event::RunFinished { outcome, at: now },
+                ]
+            }
             Effect::CallTool { .. }
             | Effect::Wait { .. }
             | Effect::AskHuman { .. }
             | Effect::Delegate { .. }
             | Effect::TakeSnapshot => self.settle_and_go_on(now, born, open, settled, usage, None),
+        }
+    }
+
+    /// The budget doesn't allow another attempt.
+    fn fail_out_of(
+        &self,
+        now: Timestamp,
+        born: &Born,
+        open: &OpenStep,
+        failure: &EffectFailure,
+        usage: Usage,
+        budget: BudgetName,
+    ) -> Vec<Event> {
+        let (step, attempt) = (open.step, open.attempt);
+        if born.agent.on.budget == WhenOutOfBudget::Ask && born.child_of.is_none() {
+            let what = budget.as_str();
+            let reason = format!(
+                "it failed, and the budget of {what} allows no other attempt: {}: {}",
+                failure.code, failure.message
+            );
+            return vec![
+                Event::StepFailed { step, attempt, failure: failure.clone(), usage, retry_at: now, at: now },
+                Event::StepUnknown { step, reason, network: Vec::new(), at: now },
+            ];
+        }
+        let result = Settled::GaveUp(failure.clone());
+        let mut events = vec![Event::StepSettled { step, result: result.clone(), usage, snapshot: None, at: now }];
+        let is_last_call_wanted = born.agent.on.budget == WhenOutOfBudget::Finish && !open.effect.is_of_model();
+        match self.end_of_last_call(&result) {
+            None if is_last_call_wanted && !self.is_paused => {
+                events.extend(Planner::new(self, born, now).after_settling(self, open, &result, usage).out_of(budget));
+            }
+            end => {
+                let outcome = end.unwrap_or(RunOutcome::BudgetExceeded { budget, answer: None });
+                events.extend(self.finish_without(Some(step), now, outcome));
+            }
+        }
+        events
+    }
+
+    /// What makes a reply useless, by the rules of the run.
+    pub(super) fn flaw_of(&self, asked: &Effect, reply: &ModelReply) -> Option<Flaw> {
+        let agent = self.agent().filter(|_| self.rules.correct_replies())?;
+        match asked {
+            Effect::Summarize { .. } => Flaw::of_summary(reply),
+            _ => Flaw::of(reply, agent),
         }
     }
 
@@ -190,24 +239,52 @@ impl Run {
         usage: Usage,
         snapshot: Option<String>,
     ) -> Vec<Event> {
+        if let Some(outcome) = self.end_of_last_call(&result) {
+            return vec![
+                Event::StepSettled { step: open.step, result, usage, snapshot, at: now },
+                Event::RunFinished { outcome, at: now },
+            ];
+        }
         let is_queued_answer = matches!((&open.effect, &result), (Effect::AskHuman { .. }, Settled::Returned(given))
             if self.answers.front() == Some(&given.content));
         let calls = match &result {
             Settled::Replied(reply) => Some(reply.calls.clone()),
             Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) | Settled::Kept => None,
         };
+        let flaw = match &result {
+            Settled::Replied(reply) => self.flaw_of(&open.effect, reply),
+            Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) | Settled::Kept => None,
+        };
+        let is_summary = matches!(open.effect, Effect::Summarize { .. });
+        let calls = calls.filter(|_| !is_summary);
         let answer = match &result {
-            Settled::Replied(reply) if reply.calls.is_empty() => Some(reply.text.clone()),
+            _ if is_summary => None,
+            Settled::Replied(reply) if reply.calls.is_empty() && flaw.is_none() => Some(reply.text.clone()),
             Settled::Replied(_) | Settled::Returned(_) | Settled::GaveUp(_) | Settled::Ended(_) | Settled::Kept => None,
         };
-        let planner = Planner::new(self, born, now).after_settling(self, open, &result, usage);
+        let mut planner = Planner::new(self, born, now).after_settling(self, open, &result, usage);
         let mut events = vec![Event::StepSettled { step: open.step, result, usage, snapshot, at: now }];
         let is_last = matches!(open.effect, Effect::TakeSnapshot) && !self.conversation.has_more();
         if let (true, Some(answer)) = (is_last, self.final_answer.clone()) {
             events.push(Event::RunFinished { outcome: RunOutcome::Completed { answer }, at: now });
             return events;
         }
-        let mut planner = planner;
+        if let Some(flaw) = flaw {
+            match flaw.verdict(self.useless, born.agent.corrections_max) {
+                // The model has not seen a message that arrived meanwhile.
+                Verdict::Fail(_) if self.conversation.has_more() => {}
+                Verdict::Fail(failure) => {
+                    events.push(Event::RunFinished { outcome: RunOutcome::Failed { failure }, at: now });
+                    return events;
+                }
+                Verdict::Tell(note) => {
+                    let note = Body::text(note);
+                    planner = planner.told(&Message::User(note.clone()));
+                    events.push(Event::Corrected { step: open.step, note, at: now });
+                }
+                Verdict::GoOn => {}
+            }
+        }
         let answer = match answer {
             // The model has not seen a message that arrived meanwhile.
             Some(answer) if self.conversation.has_more() => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use saggar_domain::{RunId, Timestamp};
 
 use super::{Attempt, OpenStep, Run};
+use crate::budget::BudgetName;
 use crate::effect::Effect;
 use crate::fallback::Unanswered;
 
@@ -31,6 +32,10 @@ pub enum RunStatus {
     Parked {
         step: u64,
     },
+    /// What comes next exceeds this budget: waiting until a person raises it.
+    OutOfBudget {
+        budget: BudgetName,
+    },
     /// Paused, with nothing in progress.
     Paused,
     Finished,
@@ -43,6 +48,9 @@ impl Run {
         }
         if self.outcome.is_some() {
             return RunStatus::Finished;
+        }
+        if let Some(short) = self.short.filter(|short| !short.is_closing) {
+            return RunStatus::OutOfBudget { budget: short.budget };
         }
         if let Some(open) = self.open.iter().find(|open| matches!(open.phase, Attempt::Unknown { .. })) {
             return RunStatus::Parked { step: open.step };

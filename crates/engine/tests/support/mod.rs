@@ -117,7 +117,7 @@ fn check_turns(conversation: &[Message]) {
                 let at = calls.iter().position(|id| id == call);
                 calls.drain(..=at.expect("each call has one result, in the model's order"));
             }
-            Message::System(_) | Message::User(_) => {}
+            Message::System(_) | Message::User(_) | Message::Summary(_) => {}
         }
     }
 }
@@ -180,6 +180,9 @@ pub fn agent() -> AgentSpec {
         sandbox: Default::default(),
         budget: Budget::default(),
         repeats_max: 8,
+        corrections_max: saggar_engine::CORRECTIONS_DEFAULT,
+        output: None,
+        context: None,
         open_max: saggar_engine::OPEN_STEPS_DEFAULT,
         on: Default::default(),
         snapshots: Default::default(),

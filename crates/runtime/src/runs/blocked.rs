@@ -30,7 +30,13 @@ impl Runs {
         instruction: &Instruction,
     ) -> Result<Blocked, Fault> {
         match (instruction, block.kind) {
-            (Instruction::Signal { .. } | Instruction::Pause | Instruction::ChildEnded(_), _) => Ok(Blocked::Waits),
+            (
+                Instruction::Signal { .. }
+                | Instruction::Raise { .. }
+                | Instruction::Pause
+                | Instruction::ChildEnded(_),
+                _,
+            ) => Ok(Blocked::Waits),
             (Instruction::Resume, _) => Ok(Blocked::Lifted),
             (Instruction::Decide { .. } | Instruction::RollBack { .. }, _) => Err(Fault::Conflict {
                 what: format!("run {} is blocked: {}", row.id, block.reason),

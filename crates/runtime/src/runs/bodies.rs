@@ -1,12 +1,13 @@
 //! Long bodies: stored as blobs, before the entry that names them.
 
-use saggar_domain::model::Verbatim;
+use saggar_domain::model::{Stop, Verbatim};
 use saggar_engine::{
     AgentSpec, BODY_INLINE_MAX, Body, BuiltIn, ModelReply, Report, Said, SaidPart, ToolCall, ToolResult,
 };
 use saggar_store::{BlobHash, Error};
 
 use super::journal::Journal;
+use super::output;
 use super::tools::{Tool, check_arguments};
 
 /// Stores a long body as a blob; a short one stays as it is.
@@ -38,7 +39,12 @@ async fn shelve_call<J: Journal>(journal: &J, agent: Option<&AgentSpec>, call: &
         match (endpoint, Tool::find(&call.tool)) {
             (Some(endpoint), _) => call.invalid = check_arguments(&call.tool, endpoint, text).err(),
             (None, Some(tool)) => match tool.check(text) {
-                Ok(arguments) => call.class = tool.class_of.and_then(|class_of| class_of(&arguments)),
+                Ok(arguments) => {
+                    call.class = tool.class_of.and_then(|class_of| class_of(&arguments));
+                    let schema =
+                        agent.and_then(|agent| agent.output.as_deref()).filter(|_| tool.name == BuiltIn::FINISH);
+                    call.invalid = schema.and_then(|schema| output::wrong_finish(schema, &arguments));
+                }
                 Err(complaint) => call.invalid = Some(complaint),
             },
             (None, None) => {}
@@ -101,16 +107,23 @@ pub(super) async fn shelve_report<J: Journal>(
 ) -> Result<Report, Error> {
     Ok(match report {
         Report::Replied { reply, usage } => {
+            let is_cut = reply.stop() == Some(Stop::MaxTokens);
             let mut calls = reply.calls;
             for call in &mut calls {
                 shelve_call(journal, agent, call).await?;
             }
+            if let Some(complaint) = calls.last_mut().filter(|_| is_cut).and_then(|call| call.invalid.as_mut()) {
+                complaint.push_str(". Your reply was cut off at its limit of tokens: say less in one reply");
+            }
+            let schema = agent.and_then(|agent| agent.output.as_deref()).filter(|_| calls.is_empty());
+            let invalid =
+                schema.and_then(|schema| output::wrong_reply(schema, reply.text.as_text().unwrap_or_default()));
             let text = shelve(journal, reply.text).await?;
             let said = match reply.said {
                 Some(said) => Some(Box::new(shelve_said(journal, *said).await?)),
                 None => None,
             };
-            Report::Replied { reply: ModelReply { text, calls, said }, usage }
+            Report::Replied { reply: ModelReply { text, calls, said, invalid }, usage }
         }
         Report::Returned { result: ToolResult { content, is_error, network, restored }, snapshot } => {
             let content = shelve(journal, content).await?;

@@ -27,7 +27,7 @@ use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
-use super::request::{fetched, request_of};
+use super::request::{fetched, request_of, summary_request_of};
 use super::stored_agent::read_entry;
 use super::under_way::{Doing, Reporting, UnderWay};
 use crate::fail_point::{pass, pass_numbered};
@@ -375,7 +375,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             RunStatus::Running => RunState::Running,
             RunStatus::Waiting { .. } | RunStatus::Delegating { .. } => RunState::Waiting,
             RunStatus::Asking => RunState::Asking,
-            RunStatus::Parked { .. } => RunState::Parked,
+            RunStatus::Parked { .. } | RunStatus::OutOfBudget { .. } => RunState::Parked,
             RunStatus::Paused => RunState::Paused,
             RunStatus::Finished => RunState::Finished,
         };
@@ -420,7 +420,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         is_probe: bool,
     ) -> Result<Reporting, Stopped> {
         let (call, timeout) = match pending.work {
-            engine::Work::CallModel | engine::Work::Probe(Effect::CallModel { .. }) => (None, MODEL_TIMEOUT),
+            engine::Work::CallModel
+            | engine::Work::Summarize(_)
+            | engine::Work::Probe(Effect::CallModel { .. } | Effect::Summarize { .. }) => (None, MODEL_TIMEOUT),
             engine::Work::TakeSnapshot => (None, SNAPSHOT_TIMEOUT),
             engine::Work::CallTool(call) => (Some(call), timeout_of(&driven.run, &call.tool)),
             engine::Work::Probe(effect) => {
@@ -431,14 +433,25 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let work = match call {
             None if pending.work == engine::Work::TakeSnapshot => Work::TakeSnapshot,
             None => {
-                let request = match request_of(&driven.run) {
+                let through = match pending.work {
+                    engine::Work::Summarize(through) => Some(through),
+                    _ => None,
+                };
+                let request = match through {
+                    Some(through) => summary_request_of(&driven.run, through),
+                    None => request_of(&driven.run),
+                };
+                let request = match request {
                     Some(request) => match self.until_readable(|| fetched(&self.journal, &request)).await {
                         Ok(request) => Some(Box::new(request)),
                         Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
                     },
                     None => None,
                 };
-                Work::CallModel { replies: driven.run.replies(), request }
+                match through {
+                    Some(_) => Work::Summarize { request },
+                    None => Work::CallModel { replies: driven.run.replies(), request },
+                }
             }
             Some(call) => {
                 let fetched = self.until_readable(|| fetch(&self.journal, &call.arguments)).await;
@@ -488,6 +501,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             | RunStatus::Delegating { .. }
             | RunStatus::Asking
             | RunStatus::Parked { .. }
+            | RunStatus::OutOfBudget { .. }
             | RunStatus::Paused => driven.run.wakes_at().is_none_or(|until| until > far),
             RunStatus::Unborn | RunStatus::Queued | RunStatus::Running | RunStatus::Finished => false,
         };

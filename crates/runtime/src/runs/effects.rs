@@ -86,6 +86,11 @@ pub enum Work {
         /// What to ask; `None` if the replies are written in advance.
         request: Option<Box<ModelRequest>>,
     },
+    /// Ask the model to sum up a part of the conversation.
+    Summarize {
+        /// What to ask; `None` if the replies are written in advance.
+        request: Option<Box<ModelRequest>>,
+    },
     CallTool {
         tool: String,
         /// JSON text.

@@ -141,10 +141,15 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
             agent.system.iter().chain([&agent.task]).chain(others).collect()
         }
         Event::Forked { message, .. } | Event::RolledBack { message, .. } => message.iter().collect(),
+        Event::BudgetReached { note, .. } => note.iter().collect(),
         Event::StepIntended { effect, .. } => {
             let asked = match effect {
                 Effect::AskHuman { question: body, .. } | Effect::Delegate { task: body, .. } => Some(body),
-                Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::Wait { .. } | Effect::TakeSnapshot => None,
+                Effect::CallModel { .. }
+                | Effect::Summarize { .. }
+                | Effect::CallTool { .. }
+                | Effect::Wait { .. }
+                | Effect::TakeSnapshot => None,
             };
             effect.call().into_iter().flat_map(of_call).chain(asked).collect()
         }
@@ -152,9 +157,12 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
             Settled::Replied(reply) => reply.bodies(),
             Settled::Returned(result) => vec![&result.content],
             Settled::Ended(ChildEnd { outcome: RunOutcome::Completed { answer }, .. }) => vec![answer],
+            Settled::Ended(ChildEnd { outcome: RunOutcome::BudgetExceeded { answer, .. }, .. }) => {
+                answer.iter().collect()
+            }
             Settled::Ended(_) | Settled::GaveUp(_) | Settled::Kept => Vec::new(),
         },
-        Event::SignalReceived { body, .. } => vec![body],
+        Event::SignalReceived { body, .. } | Event::Corrected { note: body, .. } => vec![body],
         Event::StepDecided { decision: saggar_engine::Decision::Done(body), .. } => vec![body],
         Event::StepDecided { .. }
         | Event::Claimed { .. }
@@ -164,6 +172,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         | Event::StepUnknown { .. }
         | Event::StepProbed { .. }
         | Event::StepInterrupted { .. }
+        | Event::BudgetRaised { .. }
         | Event::Paused { .. }
         | Event::Resumed { .. }
         | Event::StepAbandoned { .. }

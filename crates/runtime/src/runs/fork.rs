@@ -2,7 +2,7 @@
 //! history.
 
 use saggar_domain::RunId;
-use saggar_engine::{Body, Effect, Entry, Event, Restored};
+use saggar_engine::{Body, Entry, Event, Restored};
 use saggar_store::{Fork, ForkError, JsonText, RunRow};
 
 use super::bodies::shelve;
@@ -153,7 +153,7 @@ impl Runs {
             for entry in &page {
                 let Ok(Entry { event, .. }) = Entry::decode(&entry.entry) else { continue };
                 match event {
-                    Event::StepIntended { step: next, effect: Effect::CallModel { .. }, .. } if next > step => {
+                    Event::StepIntended { step: next, effect, .. } if next > step && effect.is_of_model() => {
                         return Ok(found);
                     }
                     event if event.step() == Some(step) => found = Some(entry.seq),

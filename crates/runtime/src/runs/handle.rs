@@ -18,6 +18,7 @@ use tokio::time::sleep;
 use super::bodies::shelve;
 use super::damage::unreadable;
 use super::hub::Hub;
+use super::live::Listener;
 use super::real::check_script;
 use super::stored_agent::{agent_of_entry, pack, read_entry};
 use super::tools::{Needs, Tool, check_endpoint};
@@ -145,6 +146,12 @@ impl Runs {
         permit.check(|action| matches!(action, Action::ReadRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
         super::bodies::fetch(&self.store, body).await.map_err(|error| Fault::of_run(&row.id, error))
+    }
+
+    /// Hears what a run's model says from now on.
+    pub fn listen(&self, permit: &Permit) -> Result<Listener, Fault> {
+        permit.check(|action| matches!(action, Action::ReadRun(_)))?;
+        Ok(self.hub.live().listen(permit.run()?))
     }
 
     /// Waits until a run has an entry after that one: `true`. If it is over and has no later entry: `false`.

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use saggar_domain::RunId;
 use tokio::sync::Notify;
 
+use super::live::Live;
+
 /// Passes notifications on. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Hub {
@@ -17,6 +19,7 @@ pub struct Hub {
 struct Inner {
     due: Notify,
     topics: Mutex<HashMap<RunId, Arc<Topic>>>,
+    live: Live,
 }
 
 /// A run with waiters. Dropped with the last waiter.
@@ -27,6 +30,11 @@ pub(super) struct Topic {
 }
 
 impl Hub {
+    /// What models of runs say while they say it.
+    pub fn live(&self) -> &Live {
+        &self.inner.live
+    }
+
     /// There may be a run to claim.
     pub fn wake(&self) {
         self.inner.due.notify_one();

@@ -1,11 +1,11 @@
 //! Letters in a run's inbox. Versioned: a letter may be read by a later version than the one that accepted it.
 
-use saggar_engine::{ANSWER, Body, ChildEnd, Decision, Input, OpenStep, Run, Signal};
+use saggar_engine::{ANSWER, Body, Budget, ChildEnd, Decision, Input, OpenStep, Run, Signal};
 use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
 /// The newest known version. Version 2 added child runs, version 3 added answers that name their question, version 4
-/// decisions that name their attempt, version 5 rollbacks.
+/// decisions that name their attempt, version 5 rollbacks and raised budgets.
 const VERSION: u32 = 5;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,10 @@ pub enum Instruction {
         /// The question that an answer is for: the number of the step that asks it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         question: Option<u64>,
+    },
+    /// Add this to the limits of the budget.
+    Raise {
+        more: Budget,
     },
     /// Start no new effects.
     Pause,
@@ -66,7 +70,7 @@ impl Instruction {
             | Self::Cancel
             | Self::Decide { attempt: None, .. } => 1,
             Self::ChildEnded(_) => 2,
-            Self::RollBack { .. } => 5,
+            Self::RollBack { .. } | Self::Raise { .. } => 5,
         }
     }
 
@@ -80,7 +84,8 @@ impl Instruction {
     pub(super) fn is_data(&self) -> bool {
         match self {
             Self::Signal { .. } => true,
-            Self::Pause
+            Self::Raise { .. }
+            | Self::Pause
             | Self::Resume
             | Self::Cancel
             | Self::Decide { .. }
@@ -100,6 +105,7 @@ impl Instruction {
                 let question = if is_unnamed { run.open_questions().find(was_open) } else { question };
                 Input::Signal(Signal { id: letter.id.clone(), name, body, question })
             }
+            Self::Raise { more } => Input::Raise { id: letter.id.clone(), more },
             Self::Pause => Input::Pause,
             Self::Resume => Input::Resume,
             Self::Cancel => Input::Cancel,

@@ -14,6 +14,7 @@ use saggar_engine::{Report, ToolSpec};
 use saggar_gateway::Gateway;
 
 use super::effects::{About, Effects, Session, Task, Work};
+use super::live::Live;
 use super::tools::{
     Endpoint, Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
 };
@@ -40,11 +41,19 @@ pub struct RealEffects {
     settings: LiveSettings,
     exits: Arc<Exits>,
     models: Gateway,
+    live: Live,
 }
 
 impl RealEffects {
     pub fn new(sandboxes: Sandboxes, models: Gateway, settings: RunSettings) -> Self {
-        Self { sandboxes, settings: LiveSettings::new(settings), exits: Arc::default(), models }
+        let settings = LiveSettings::new(settings);
+        Self { sandboxes, settings, exits: Arc::default(), models, live: Live::default() }
+    }
+
+    /// Tells followers what models say while they say it.
+    #[must_use]
+    pub fn telling(self, live: &Live) -> Self {
+        Self { live: live.clone(), ..self }
     }
 
     /// The way to its models.
@@ -86,7 +95,7 @@ impl Effects for RealEffects {
             Some(_) => None,
             None => Some(Script::parse(&about.agent.model.model)),
         };
-        let model = Model::new(self.models.clone(), &about);
+        let model = Model::new(self.models.clone(), &about, self.live.clone());
         let http = HttpTool::of(&about.agent, self.settings.clone(), Arc::clone(&self.exits));
         let endpoint = |(name, tool): (&String, &ToolSpec)| {
             let endpoint = Endpoint::of(name, tool, self.settings.clone(), Arc::clone(&self.exits))?;
@@ -115,9 +124,11 @@ impl Session for RealSession {
         match &task.work {
             Work::CallModel { replies, request } => match (&self.script, request) {
                 (Some(Ok(script)), _) => script.reply(*replies),
-                (Some(Err(error)), _) => failed("script", error.to_string(), false),
-                (None, Some(request)) => self.model.call(ModelRequest::clone(request)).await,
-                (None, None) => failed("model", "the agent names no model", false),
+                (other, request) => self.ask(other.as_ref(), request.as_deref(), &task).await,
+            },
+            Work::Summarize { request } => match &self.script {
+                Some(Ok(script)) => script.summary(),
+                other => self.ask(other.as_ref(), request.as_deref(), &task).await,
             },
             Work::CallTool { tool, arguments } => match (self.hands.endpoints.get(tool), executor(tool)) {
                 (Some(endpoint), _) => endpoint.call(&self.hands.sandbox, &task, arguments).await,
@@ -157,6 +168,22 @@ impl Session for RealSession {
 
     async fn end(&self) -> bool {
         self.hands.sandbox.end().await
+    }
+}
+
+impl RealSession {
+    /// Asks a model whose replies aren't written in advance.
+    async fn ask(
+        &self,
+        script: Option<&Result<Script, ScriptError>>,
+        request: Option<&ModelRequest>,
+        task: &Task,
+    ) -> Report {
+        match (script, request) {
+            (Some(Err(error)), _) => failed("script", error.to_string(), false),
+            (_, Some(request)) => self.model.call(request.clone(), task).await,
+            (_, None) => failed("model", "the agent names no model", false),
+        }
     }
 }
 

@@ -8,13 +8,14 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use saggar_domain::model::{
-    JsonSchema, Message, ModelRequest, Part, ResultPart, Role, RouteName, ToolDefinition, ToolResult,
+    JsonSchema, Message, ModelRequest, Part, ResultPart, Role, RouteName, ToolChoice, ToolDefinition, ToolResult,
 };
-use saggar_engine::{AgentSpec, Body, BuiltIn, Message as Told, ModelRef, Run};
+use saggar_engine::{AgentSpec, Body, BuiltIn, Message as Told, ModelRef, Run, SUMMARIZE, SUMMARY};
 use saggar_store::Error;
 
 use super::bodies::fetch;
 use super::journal::Journal;
+use super::output;
 use super::tools::{described, presented};
 
 /// The result of a call that a fork or a person's decision left without one.
@@ -23,14 +24,38 @@ const NO_RESULT: &str = "this call has no result";
 /// The request of a run's next call; `None` if its model isn't reached by a route.
 pub(super) fn request_of(run: &Run) -> Option<ModelRequest<Body>> {
     let agent = run.agent()?;
-    let mut request = ModelRequest { messages: messages(run.conversation()), ..frame(agent)? };
+    let mut request = frame(agent)?;
+    let told = messages(run.conversation());
+    // First what the author says, then what the runtime does.
+    let after = usize::from(told.first().is_some_and(|message| message.role == Role::System));
+    let own = std::mem::take(&mut request.messages);
+    request.messages = told;
+    request.messages.splice(after..after, own);
     request.sampling.max_tokens = Some(agent.model.reply_tokens_max);
+    if run.is_closing() {
+        request.tool_choice = ToolChoice::None;
+    }
+    Some(request)
+}
+
+/// The request that asks the model to sum up the messages before `through`.
+pub(super) fn summary_request_of(run: &Run, through: u64) -> Option<ModelRequest<Body>> {
+    let mut request = request_of(run)?;
+    let older = &run.conversation()[..usize::try_from(through).unwrap_or(usize::MAX).min(run.conversation().len())];
+    request.messages = messages(older);
+    request.messages.push(Message::new(Role::User, vec![text_part(&Body::text(SUMMARIZE))]));
+    // The definitions stay, because some providers refuse calls in a conversation without them.
+    request.tool_choice = ToolChoice::None;
     Some(request)
 }
 
 /// The same without the conversation: what every request of the agent has.
-pub(super) fn frame<T>(agent: &AgentSpec) -> Option<ModelRequest<T>> {
-    let mut request = ModelRequest::new(route_of(&agent.model)?, Vec::new());
+pub(super) fn frame<T: From<String>>(agent: &AgentSpec) -> Option<ModelRequest<T>> {
+    let form = agent.output.as_deref().map(|schema| {
+        let told = output::told(schema, agent.tools.contains_key(BuiltIn::FINISH));
+        Message::new(Role::System, vec![Part::Text { text: T::from(told), verbatim: None }])
+    });
+    let mut request = ModelRequest::new(route_of(&agent.model)?, form.into_iter().collect());
     request.tools = agent.tools.keys().filter_map(|name| definition(name, agent)).collect();
     request.sampling = (*agent.model.sampling).clone();
     Some(request)
@@ -63,6 +88,10 @@ fn messages(told: &[Told]) -> Vec<Message<Body>> {
                 turn.end(&mut messages);
                 let role = if matches!(message, Told::System(_)) { Role::System } else { Role::User };
                 messages.push(Message::new(role, vec![text_part(text)]));
+            }
+            Told::Summary(text) => {
+                turn.end(&mut messages);
+                messages.push(Message::new(Role::User, vec![text_part(&Body::text(SUMMARY)), text_part(text)]));
             }
             Told::Assistant(reply) => {
                 turn.end(&mut messages);

@@ -36,7 +36,7 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn is_open(&self) -> bool {
-        !matches!(self.last, Event::StepSettled { .. } | Event::StepAbandoned { .. })
+        !matches!(self.last, Event::StepSettled { .. } | Event::Corrected { .. } | Event::StepAbandoned { .. })
     }
 
     /// The question, if it is open.
@@ -45,6 +45,7 @@ impl Standing {
             Effect::AskHuman { question, .. } if self.is_open() => Some(question),
             Effect::AskHuman { .. }
             | Effect::CallModel { .. }
+            | Effect::Summarize { .. }
             | Effect::CallTool { .. }
             | Effect::Wait { .. }
             | Effect::Delegate { .. }
@@ -150,7 +151,13 @@ impl Runs {
                 }
                 (_, Effect::Wait { until, signal, .. }) => DoingNow::Waits { until: *until, signal: signal.clone() },
                 (_, Effect::Delegate { child, .. }) => DoingNow::Delegates(child.clone()),
-                (_, Effect::CallModel { .. } | Effect::CallTool { .. } | Effect::TakeSnapshot) => DoingNow::InProgress,
+                (
+                    _,
+                    Effect::CallModel { .. }
+                    | Effect::Summarize { .. }
+                    | Effect::CallTool { .. }
+                    | Effect::TakeSnapshot,
+                ) => DoingNow::InProgress,
             };
             let (what, since) = (standing.what().to_owned(), standing.last.at());
             open.push(OpenNow { step: standing.step, attempt: standing.attempt, what, doing, since });
@@ -193,7 +200,7 @@ impl Runs {
                     last.entry(step).or_insert((entry.seq, event));
                     continue;
                 };
-                let is_first = matches!(effect, Effect::CallModel { .. }) || v < SEVERAL_STEPS;
+                let is_first = effect.is_of_model() || v < SEVERAL_STEPS;
                 if let Vacant(place) = turn.entry(step) {
                     let (attempt, effect, class) = (*attempt, effect.clone(), *class);
                     let (seq, last) = last.remove(&step).unwrap_or((entry.seq, event));

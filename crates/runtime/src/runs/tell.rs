@@ -52,7 +52,14 @@ impl Runs {
             }
             // Runs send these to each other by what they append.
             Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
-            other @ (Instruction::Pause
+            Instruction::Raise { .. } if row.child_of.is_some() => {
+                return Err(refuse_with(
+                    format!("run {} is a child run, and its budget is part of its parent's", row.id),
+                    "raise the budget of the run that started it, before it starts others".to_owned(),
+                ));
+            }
+            other @ (Instruction::Raise { .. }
+            | Instruction::Pause
             | Instruction::Resume
             | Instruction::Cancel
             | Instruction::Decide { .. }
@@ -93,9 +100,11 @@ impl Runs {
             }
             // One unread letter is enough.
             Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
-            Instruction::Pause | Instruction::Resume | Instruction::RollBack { .. } | Instruction::ChildEnded(_) => {
-                (None, LetterRoom::Control)
-            }
+            Instruction::Raise { .. }
+            | Instruction::Pause
+            | Instruction::Resume
+            | Instruction::RollBack { .. }
+            | Instruction::ChildEnded(_) => (None, LetterRoom::Control),
         };
         let id = own.or(id).unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));
         let body = instruction.encode().ok_or_else(|| refuse("the message is too long".to_owned()))?;

@@ -38,7 +38,7 @@ fn world(tries: Vec<Report>) -> World {
             let reply = ModelReply::new(Body::text("I do it."), vec![call]);
             Some(Report::Replied { reply, usage: Usage::default() })
         }
-        Work::CallModel { .. } => {
+        Work::CallModel { .. } | Work::Summarize { .. } => {
             let reply = ModelReply::new(Body::text("It is done."), Vec::new());
             Some(Report::Replied { reply, usage: Usage::default() })
         }

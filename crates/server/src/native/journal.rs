@@ -11,7 +11,7 @@ use saggar_http::access::{OnRun, ReadRun};
 use saggar_http::extract::Query;
 use saggar_http::sse::{self, Source};
 use saggar_runtime::Permit;
-use saggar_runtime::runs::Fixture;
+use saggar_runtime::runs::{Fixture, Listener, Said};
 use saggar_store::JournalEntry;
 
 use super::events::{last_event, wants_stream};
@@ -55,7 +55,9 @@ pub(crate) async fn read(
     if wants_stream(&headers) {
         // Ownership and readability are checked before the stream begins.
         let ready = server.runs.journal(&allowed.permit, after).await?.into();
-        let source = Following { server: server.clone(), permit: allowed.permit, after, ready };
+        let is_live = query.live.unwrap_or(false);
+        let listener = if is_live { Some(server.runs.listen(&allowed.permit)?) } else { None };
+        let source = Following { server: server.clone(), permit: allowed.permit, after, ready, listener };
         return Ok(sse::answer(server.gate.clone(), source));
     }
     let page = server.runs.journal(&allowed.permit, after).await?;
@@ -99,12 +101,23 @@ struct Following {
     permit: Permit,
     after: u64,
     ready: VecDeque<JournalEntry>,
+    /// For what its model says meanwhile.
+    listener: Option<Listener>,
 }
 
 impl Source for Following {
     async fn next(&mut self) -> Option<ServerSentEvent> {
         while self.ready.is_empty() {
-            match self.server.runs.next_entry(&self.permit, self.after).await {
+            let grown = tokio::select! {
+                biased;
+                said = heard(&mut self.listener) => {
+                    // It isn't resumed after it: the last entry is where to go on.
+                    let data = serde_json::to_string(&wire::said(said)).unwrap_or_default();
+                    return Some(ServerSentEvent { id: String::new(), event: "said".to_owned(), data });
+                }
+                grown = self.server.runs.next_entry(&self.permit, self.after) => grown,
+            };
+            match grown {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(fault) => {
@@ -123,5 +136,12 @@ impl Source for Following {
         let entry = self.ready.pop_front()?;
         self.after = entry.seq;
         Some(ServerSentEvent { id: entry.seq.to_string(), event: "entry".to_owned(), data: entry.entry })
+    }
+}
+
+async fn heard(listener: &mut Option<Listener>) -> Said {
+    match listener {
+        Some(listener) => listener.next().await,
+        None => std::future::pending().await,
     }
 }

@@ -4,7 +4,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use saggar_api::{DecideStep, ForkRun, ListRuns, RollBackRun, RolledBackRun, Run, RunList, SignalRun, StartRun, route};
+use saggar_api::{
+    DecideStep, ForkRun, ListRuns, RaiseBudget, RollBackRun, RolledBackRun, Run, RunList, SignalRun, StartRun, route,
+};
 use saggar_engine::{AgentSpec, Body};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, ForkRun as Fork, OnRun, ReadRun, RemoveRun, RunsList, RunsStart, TellRun};
@@ -27,6 +29,7 @@ resource! {
         route::RUN_PAUSE => post pause;
         route::RUN_RESUME => post resume;
         route::RUN_CANCEL => post cancel;
+        route::RUN_BUDGET => post raise_budget;
         route::RUN_DECIDE => post decide;
         route::RUN_FORK => post fork;
         route::RUN_ROLLBACK => post roll_back;
@@ -117,7 +120,9 @@ pub(crate) async fn list(
 pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -> Result<axum::Json<Run>, Refusal> {
     let row = server.runs.get(&allowed.permit).await?;
     let open = server.runs.open_now(&allowed.permit, &row).await?;
-    Ok(axum::Json(wire_run::with_open(wire_run::run(row)?, open)))
+    let short = server.runs.out_of_budget(&allowed.permit, &row).await?;
+    let run = wire_run::with_open(wire_run::run(row)?, open);
+    Ok(axum::Json(Run { out_of_budget: short.map(|budget| budget.as_str().to_owned()), ..run }))
 }
 
 /// Send a message to a run, or answer its question
@@ -173,6 +178,28 @@ pub(crate) async fn resume(allowed: OnRun<TellRun>, State(server): State<Shared>
 )]
 pub(crate) async fn cancel(allowed: OnRun<TellRun>, State(server): State<Shared>) -> Result<StatusCode, Refusal> {
     server.tell(&allowed.permit, None, Instruction::Cancel).await
+}
+
+/// Raise the budget of a run
+///
+/// A run that waits because its budget is used up goes on. The budget of a child run is part of its parent's and can't be
+/// raised.
+#[utoipa::path(
+    post, path = "/api/v1/runs/{id}/budget", tag = "runs", operation_id = "raiseBudget",
+    params(("id" = saggar_api::schema::RunId, Path, description = "The run")),
+    request_body = RaiseBudget,
+    responses((status = 202, description = "The request is stored, and the run gets more")),
+)]
+pub(crate) async fn raise_budget(
+    allowed: OnRun<TellRun>,
+    State(server): State<Shared>,
+    Json(raise): Json<RaiseBudget>,
+) -> Result<StatusCode, Refusal> {
+    let more = wire_run::budget(raise.more);
+    if more == saggar_engine::Budget::default() {
+        return Err(Refusal::invalid("nothing is added to the budget", "name at least one limit in `more`"));
+    }
+    server.tell(&allowed.permit, raise.id, Instruction::Raise { more }).await
 }
 
 /// Decide about a step whose outcome is unknown

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use saggar_api as api;
 use saggar_domain::{AgentSandbox, HostUser, RunState, Timeout};
 use saggar_engine::{
-    AgentIdentity, AgentSpec, Body, Budget, Class, Decision, Event, Fallbacks, KeptFiles, ModelRef, OPEN_STEPS_DEFAULT,
-    OwnDirectory, Restored, RetryPolicy, RunFiles, SnapshotRules, ToolSpec, Unanswered, WhenFailing, WhenUncertain,
+    AgentIdentity, AgentSpec, Body, Budget, CORRECTIONS_DEFAULT, Class, ContextLimit, Decision, Event, Fallbacks,
+    KeptFiles, ModelRef, OPEN_STEPS_DEFAULT, OwnDirectory, Restored, RetryPolicy, RunFiles, SnapshotRules, ToolSpec,
+    Unanswered, WhenFailing, WhenOutOfBudget, WhenUncertain,
 };
 use saggar_http::Refusal;
 use saggar_http::wire;
 use saggar_runtime::runs::{
-    DoingNow, DoneCall, ForkAt, Forked, Needs, OpenCall, OpenNow, Replay, RollBack, Tool, default_class,
+    DoingNow, DoneCall, ForkAt, Forked, Needs, OpenCall, OpenNow, Replay, RollBack, Said, SaidWhat, Tool, default_class,
 };
 use saggar_store::RunRow;
 use serde::Deserialize;
@@ -100,6 +101,9 @@ pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
         sandbox,
         budget,
         repeats_max,
+        corrections_max,
+        output,
+        context,
         parallel,
         on,
         snapshots,
@@ -108,17 +112,52 @@ pub(crate) fn agent(agent: api::Agent) -> AgentSpec {
     let identity = Some(AgentIdentity { version, hash });
     let others = agents.into_iter().map(|(name, other)| {
         // The agent that starts it provides its task.
-        let api::SubAgent { system, model, tools, sandbox, budget, repeats_max, parallel, on, snapshots } = other;
+        let api::SubAgent {
+            system,
+            model,
+            tools,
+            sandbox,
+            budget,
+            repeats_max,
+            corrections_max,
+            output,
+            context,
+            parallel,
+            on,
+            snapshots,
+        } = other;
         let other = spec(name.clone(), system, String::new(), model, tools, budget, (repeats_max, parallel));
-        (name, AgentSpec { sandbox, on: fallbacks(on), snapshots: snapshot_rules(snapshots), ..other })
+        let bounds = Bounds { corrections_max, output, context };
+        let snapshots = snapshot_rules(snapshots);
+        (name, bounds.of(AgentSpec { sandbox, on: fallbacks(on), snapshots, ..other }))
     });
-    AgentSpec {
+    let bounds = Bounds { corrections_max, output, context };
+    bounds.of(AgentSpec {
         identity,
         sandbox,
         on: fallbacks(on),
         snapshots: snapshot_rules(snapshots),
         agents: others.collect(),
         ..spec(name, system, task, model, tools, budget, (repeats_max, parallel))
+    })
+}
+
+/// What its replies and its conversation are held to.
+struct Bounds {
+    corrections_max: Option<u32>,
+    output: Option<api::AgentOutput>,
+    context: Option<api::AgentContext>,
+}
+
+impl Bounds {
+    /// What is wrong with them has been refused.
+    fn of(self, agent: AgentSpec) -> AgentSpec {
+        let output = self.output.and_then(|output| output.schema().ok()).map(Box::new);
+        let context = self
+            .context
+            .map(|context| ContextLimit { tokens_max: context.tokens_max, keep_tokens: context.keep_tokens() });
+        let corrections_max = self.corrections_max.unwrap_or(agent.corrections_max);
+        AgentSpec { corrections_max, output, context, ..agent }
     }
 }
 
@@ -150,7 +189,6 @@ fn spec(
         let uses_sandbox = endpoint.is_none() && described.is_some_and(|tool| tool.needs == Needs::Sandbox);
         (name, ToolSpec { class, retry, timeout_ms, egress: tool.egress, endpoint, is_parallel, uses_sandbox })
     });
-    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
     AgentSpec {
         tools: tools.collect(),
         name,
@@ -160,13 +198,21 @@ fn spec(
         task: Body::text(task),
         model: model_of(model),
         sandbox: AgentSandbox::default(),
-        budget: Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children },
+        budget: self::budget(budget),
         repeats_max: repeats_max.unwrap_or(REPEATS),
+        corrections_max: CORRECTIONS_DEFAULT,
+        output: None,
+        context: None,
         open_max: parallel.unwrap_or(OPEN_STEPS_DEFAULT),
         on: Fallbacks::default(),
         snapshots: SnapshotRules::default(),
         agents: BTreeMap::new(),
     }
+}
+
+pub(crate) fn budget(budget: api::RunBudget) -> Budget {
+    let api::RunBudget { steps, time, tokens, micros, tool_calls, retries, children } = budget;
+    Budget { steps, wall_ms: time.map(millis), tokens, micros, tool_calls, retries, children }
 }
 
 /// A model that was checked before.
@@ -181,7 +227,7 @@ fn model_of(model: api::AgentModel) -> ModelRef {
 }
 
 fn fallbacks(on: api::AgentFallbacks) -> Fallbacks {
-    let api::AgentFallbacks { uncertain, failing, unanswered } = on;
+    let api::AgentFallbacks { uncertain, failing, unanswered, budget } = on;
     Fallbacks {
         uncertain: match uncertain {
             None | Some(api::WhenUncertain::Park) => WhenUncertain::Park,
@@ -196,6 +242,11 @@ fn fallbacks(on: api::AgentFallbacks) -> Fallbacks {
             after_ms: millis(after),
             answer: answer.map(Body::text),
         }),
+        budget: match budget {
+            None | Some(api::WhenOutOfBudget::End) => WhenOutOfBudget::End,
+            Some(api::WhenOutOfBudget::Finish) => WhenOutOfBudget::Finish,
+            Some(api::WhenOutOfBudget::Ask) => WhenOutOfBudget::Ask,
+        },
     }
 }
 
@@ -244,6 +295,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         child_of: row.child_of.map(|(run_id, step)| api::RunChildOf { run_id, step }),
         question: None,
         parked: None,
+        out_of_budget: None,
         open_steps: Vec::new(),
         sandbox_id: row.sandbox,
         files,
@@ -333,6 +385,15 @@ pub(crate) fn with_open(mut run: api::Run, open: Vec<OpenNow>) -> api::Run {
         run.open_steps.push(api::RunOpenStep { step, attempt, tool, state, since, until, text, child });
     }
     run
+}
+
+pub(crate) fn said(said: Said) -> api::RunSaid {
+    let (kind, text) = match said.what {
+        SaidWhat::Text(text) => (api::SaidKind::Text, text),
+        SaidWhat::Reasoning(text) => (api::SaidKind::Reasoning, text),
+        SaidWhat::Call(name) => (api::SaidKind::Call, name),
+    };
+    api::RunSaid { step: said.step, attempt: said.attempt, kind, text }
 }
 
 pub(crate) fn decision(decide: api::DecideStep) -> Result<Decision, Refusal> {

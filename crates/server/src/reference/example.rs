@@ -230,6 +230,7 @@ hello"#,
         "signalRun",
         r#"curl -sf -H "$auth" --json '{"name": "answer", "question": 2, "body": "blue"}' $api/runs/$run/signal"#,
     ),
+    run("raiseBudget", r#"curl -sf -H "$auth" --json '{"more": {"steps": 10}}' $api/runs/$run/budget"#),
     marked(
         "decideStep",
         "not run: it takes a crash to park a step",

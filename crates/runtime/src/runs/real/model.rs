@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use saggar_domain::RunId;
 use saggar_domain::model::{ModelRequest, RouteName, Tariff, TokenUsage};
 use saggar_engine::{EffectFailure, ModelReply, Report, Usage};
-use saggar_gateway::{Caller, Failure, Gateway};
+use saggar_gateway::{Caller, Failure, Gateway, Streamed};
 
-use crate::runs::effects::About;
+use crate::runs::effects::{About, Task};
+use crate::runs::live::{Live, Said, SaidWhat};
 use crate::runs::request::{frame, route_of};
 
 /// The longest wait that a provider is granted before the next attempt.
@@ -20,13 +22,16 @@ pub(super) struct Model {
     route: Option<RouteName>,
     /// Tokens of what every request has beside its messages.
     fixed_tokens: u64,
+    run: RunId,
+    live: Live,
 }
 
 impl Model {
-    pub(super) fn new(gateway: Gateway, about: &About) -> Self {
+    pub(super) fn new(gateway: Gateway, about: &About, live: Live) -> Self {
         let caller = Caller { run: Some(about.run.clone()), ..Caller::project(about.project.clone()) };
         let fixed_tokens = frame(&about.agent).map_or(0, |request| Gateway::input_tokens(&request));
-        Self { gateway, caller, route: route_of(&about.agent.model), fixed_tokens }
+        let run = about.run.clone();
+        Self { gateway, caller, route: route_of(&about.agent.model), fixed_tokens, run, live }
     }
 
     /// What its calls may come to; `None` if its replies are written in advance, or if its route is gone.
@@ -36,8 +41,16 @@ impl Model {
     }
 
     /// Cancelling it closes the provider's connection at once.
-    pub(super) async fn call(&self, request: ModelRequest) -> Report {
-        match Box::pin(self.gateway.call(self.caller.clone(), request, |_| {})).await {
+    pub(super) async fn call(&self, request: ModelRequest, task: &Task) -> Report {
+        let tell = |streamed| {
+            let what = match streamed {
+                Streamed::Text(text) => SaidWhat::Text(text),
+                Streamed::Reasoning(text) => SaidWhat::Reasoning(text),
+                Streamed::Call { name } => SaidWhat::Call(name),
+            };
+            self.live.say(&self.run, Said { step: task.step, attempt: task.attempt, what });
+        };
+        match Box::pin(self.gateway.call(self.caller.clone(), request, tell)).await {
             Ok(reply) => {
                 let usage = usage_of(&reply.usage);
                 Report::Replied { reply: ModelReply::of(reply), usage }

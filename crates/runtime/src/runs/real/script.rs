@@ -6,7 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use saggar_engine::{Body, ModelReply, Report, ToolCall, Usage};
+use saggar_domain::model::{Origin, Stop, TokenUsage};
+use saggar_engine::{Body, ModelReply, Report, Said, SaidPart, ToolCall, Usage};
 use serde::Deserialize;
 
 use crate::runs::tools::failed;
@@ -15,6 +16,13 @@ use crate::runs::tools::failed;
 #[serde(deny_unknown_fields)]
 pub(super) struct Script {
     turns: Vec<Turn>,
+    /// What it answers when it is asked to sum up the conversation.
+    #[serde(default = "no_summary")]
+    summary: String,
+}
+
+fn no_summary() -> String {
+    "The script says nothing about this part.".to_owned()
 }
 
 #[derive(Debug, Deserialize)]
@@ -24,6 +32,9 @@ struct Turn {
     text: String,
     #[serde(default)]
     calls: Vec<Call>,
+    /// Why it ends, as a provider would say it.
+    #[serde(default)]
+    stop: Option<Stop>,
     /// The cost of the turn.
     #[serde(default)]
     tokens: u64,
@@ -66,9 +77,21 @@ impl Script {
             invalid: None,
             class: None,
         };
-        let calls = turn.calls.iter().enumerate().map(call).collect();
-        let reply = ModelReply::new(Body::text(&turn.text), calls);
+        let calls: Vec<ToolCall> = turn.calls.iter().enumerate().map(call).collect();
+        let said = turn.stop.map(|stop| {
+            let text = (!turn.text.is_empty()).then_some(SaidPart::Text { verbatim: None });
+            let parts = text.into_iter().chain(calls.iter().map(|_| SaidPart::Call { verbatim: None })).collect();
+            let origin = Origin { provider: "scripted".to_owned(), model: String::new() };
+            Box::new(Said { parts, stop, usage: TokenUsage::default(), origin })
+        });
+        let reply = ModelReply { said, ..ModelReply::new(Body::text(&turn.text), calls) };
         Report::Replied { reply, usage: Usage { tokens: turn.tokens, micros: turn.micros } }
+    }
+}
+
+impl Script {
+    pub(super) fn summary(&self) -> Report {
+        Report::Replied { reply: ModelReply::new(Body::text(&self.summary), Vec::new()), usage: Usage::default() }
     }
 }
 
