@@ -109,7 +109,7 @@ fn a_contradictory_agent_is_refused_with_its_place_and_the_remedy_and_starts_no_
             "park",
         ),
         ("[on]\nunanswered = { after = \"1h\" }", "agent.toml line 5: on.unanswered: it says", "ask_human = {}"),
-        ("[on]\nbudget = \"ask\"", "agent.toml line 5 is not a valid agent: unknown field `budget`", "docs/agent.md"),
+        ("[on]\nlimit = \"ask\"", "agent.toml line 5 is not a valid agent: unknown field `limit`", "docs/agent.md"),
     ] {
         agent(&directory, more, "{ text = \"Done.\" }");
         for arguments in [&["agent", "check"][..], &["agent", "run", "work"]] {
