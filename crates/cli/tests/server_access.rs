@@ -163,6 +163,8 @@ fn body_of(path: &str) -> Value {
         "decide" => json!({ "decision": "retry" }),
         "run" => json!({ "code": "1" }),
         "fork" if path.contains("/runs/") => json!({ "at_step": 1 }),
+        "rollback" if path.contains("/runs/") => json!({ "at_step": 1 }),
+        "budget" => json!({ "more": { "steps": 1 } }),
         "rollback" => json!({ "snapshot": format!("snap_{}", "a".repeat(26)) }),
         _ => json!({}),
     }

@@ -179,13 +179,13 @@ fn a_model_that_repeats_itself_is_stopped() {
 }
 
 #[test]
-fn a_reply_with_nothing_in_it_is_the_end_of_the_run_and_is_paid_for() {
+fn replies_with_nothing_in_them_end_the_run_and_each_is_paid_for() {
     let standin = Standin::saying(|_, _| Turn::says(""));
     let server = server(&standin, "");
-    let run = begin(&server, &agent("chat", json!({})));
-    let finished = until_completed(&server, &run);
-    assert_eq!(finished["outcome"]["answer"]["text"], "");
-    assert_eq!((standin.asked().len(), recorded(&server, &run), spent(&server)), (1, GOOD, GOOD));
+    let run = begin(&server, &agent("chat", json!({ "corrections_max": 1 })));
+    let finished = until_state(&server, &run, "finished");
+    assert_eq!(finished["outcome"]["failure"]["code"], "empty_reply", "{finished}");
+    assert_eq!((standin.asked().len(), recorded(&server, &run), spent(&server)), (2, 2 * GOOD, 2 * GOOD));
 }
 
 #[test]

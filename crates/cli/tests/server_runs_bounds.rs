@@ -7,7 +7,7 @@ mod runs;
 use http::Server;
 use model_standin::serving::server;
 use model_standin::{Asked, Standin, Turn};
-use runs::{begin, events, journal, said, until_completed, until_state};
+use runs::{begin, events, journal, said, show, until_completed, until_state};
 use serde_json::{Value, json};
 
 const ROUTES: [&str; 3] = ["chat", "responses", "anthropic"];
@@ -222,6 +222,7 @@ fn a_run_out_of_budget_asks_for_more_or_sums_up() {
     until_state(&server, &run, "parked");
     assert_eq!(events(&server, &run, "budget_raised").len(), 1, "the same request is effective once");
     assert_eq!(raise(json!({ "more": { "steps": 10 } })).status, 202);
+    http::eventually("it goes on", || show(&server, &run)["state"] != "parked");
     assert_eq!(until_completed(&server, &run)["outcome"]["answer"]["text"], "All are counted.");
     raise(json!({ "more": { "steps": 10 } })).problem(409, "conflict");
 

@@ -3,6 +3,8 @@
 mod http;
 mod runs;
 
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use http::{Server, eventually, pause_for};
@@ -175,7 +177,10 @@ fn a_run_goes_back_with_its_files_while_it_is_under_way() {
     eventually("the fork makes its own call", || keys() == 1);
 }
 
-/// How often the server is killed.
+/// Between the steps of taking a snapshot: the server is killed at each.
+const POINTS: [&str; 5] =
+    ["snapshot/begun", "snapshot/copied", "snapshot/went-on", "snapshot/recorded", "snapshot/named"];
+/// How often it is killed beside.
 const KILLS: usize = 12;
 /// Determines the moments.
 const SEED: u64 = 3_344_271_917;
@@ -184,23 +189,43 @@ const LIFE_MS_MAX: u64 = 600;
 /// Concurrent runs.
 const BUSY: usize = 3;
 
+/// Starts a run on a server that may not live to say so.
+fn begin_unanswered(server: &Server, agent: &Value) {
+    let headers = [server.authorization(), "Content-Type: application/json".to_owned()];
+    let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+    let mut connection = server.connect();
+    http::send(&mut connection, "POST", "/api/v1/runs", &headers, agent.to_string().as_bytes());
+    // Cut off, if it was.
+    let _ = connection.read_to_end(&mut Vec::new());
+}
+
 #[test]
 fn kills_of_the_server_lose_no_snapshot_take_none_twice_and_leave_none_over() {
     let ledger = Ledger::start();
     let mut server = Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.url]);
+    let agent = || keeping(json!({ "every": 1, "at_end": true }), rounds(&ledger.url));
     let mut dice = Dice::new(SEED);
     let mut begun: Vec<String> = Vec::new();
-    let mut taking = 0;
     for _ in 0..KILLS {
         let busy = begun.iter().filter(|run| show(&server, run)["state"] != "finished").count();
-        let agent = || keeping(json!({ "every": 1, "at_end": true }), rounds(&ledger.url));
         begun.extend((busy..BUSY).map(|_| begin(&server, &agent())));
         pause_for(Duration::from_millis(dice.below(LIFE_MS_MAX)));
-        let is_taking = |run: &&String| show(&server, run)["open_steps"][0]["tool"] == "snapshot";
-        taking += begun.iter().filter(is_taking).count();
         server.kill();
         server.begin();
     }
+    for point in POINTS {
+        server.kill();
+        server.fails_at = format!("kill {point}");
+        server.begin();
+        begin_unanswered(&server, &agent());
+        assert_eq!(server.ended().signal(), Some(9), "killed at {point}");
+        server.fails_at.clear();
+        server.begin();
+    }
+    let list = server.get("/api/v1/runs").expect(200);
+    let ids = list["items"].as_array().expect("a list").iter();
+    let begun: Vec<String> = ids.map(|run| run["id"].as_str().expect("an id").to_owned()).collect();
+    assert!(begun.len() > BUSY, "{list}");
     for run in &begun {
         until_completed(&server, run);
         let given = results(&server, run);
@@ -209,7 +234,6 @@ fn kills_of_the_server_lose_no_snapshot_take_none_twice_and_leave_none_over() {
         let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
         assert_eq!(report["divergence"], Value::Null, "{run}");
     }
-    assert!(taking > 0, "no server was killed while a snapshot was taken");
     // What the runs name is there, and nothing else once the server has looked.
     let named = || -> Vec<String> {
         let of = |run: &String| show(&server, run)["files"]["snapshots"].as_array().cloned().unwrap_or_default();

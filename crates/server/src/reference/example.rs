@@ -226,11 +226,11 @@ hello"#,
     run("pauseRun", r#"curl -sf -H "$auth" -X POST $api/runs/$run/pause"#),
     run("resumeRun", r#"curl -sf -H "$auth" -X POST $api/runs/$run/resume"#),
     run("forkRun", r#"fork=$(curl -sf -H "$auth" --json '{"at_step": 1}' $api/runs/$run/fork | pick id)"#),
+    run("raiseBudget", r#"curl -sf -H "$auth" --json '{"more": {"steps": 10}}' $api/runs/$run/budget"#),
     run(
         "signalRun",
         r#"curl -sf -H "$auth" --json '{"name": "answer", "question": 2, "body": "blue"}' $api/runs/$run/signal"#,
     ),
-    run("raiseBudget", r#"curl -sf -H "$auth" --json '{"more": {"steps": 10}}' $api/runs/$run/budget"#),
     marked(
         "decideStep",
         "not run: it takes a crash to park a step",
