@@ -238,6 +238,12 @@ hello"#,
     ),
     run("replayRun", r#"curl -sf -H "$auth" $api/runs/$run/replay"#),
     run("exportRun", r#"curl -sf -H "$auth" $api/runs/$run/export > fixture.json"#),
+    marked(
+        "rollBackRun",
+        REPEATED,
+        r#"$ curl -sf -H "$auth" --json '{"at_step": 1}' $api/runs/$fork/rollback | pick stays_done
+[]"#,
+    ),
     run("cancelRun", r#"curl -sf -H "$auth" -X POST $api/runs/$fork/cancel"#),
     marked(
         "removeRun",
