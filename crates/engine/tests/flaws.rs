@@ -176,3 +176,14 @@ fn calls_in_turn_are_a_loop_and_polling_is_none() {
     assert_eq!(looped(&[a, wait], 3, 9), None, "polling");
     assert_eq!(looped(&[wait], 3, 4), is_loop("wait", 4, 1));
 }
+
+#[test]
+fn a_way_back_to_a_useless_reply_has_what_was_said_about_it() {
+    let mut driven = Driven::start(AgentSpec { corrections_max: 1, ..agent() });
+    let events = gets(&mut driven, wrong("{}", "/tests: it is missing"));
+    let said = Message::User(Body::text(note(&events).expect("it is told")));
+    driven.reply(&[("pure", "1")]);
+    driven.input(Input::RollBack { step: 1, message: None }).expect("there is a way back");
+    assert_eq!(driven.run.conversation().last(), Some(&said));
+    driven.check();
+}

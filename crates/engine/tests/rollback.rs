@@ -195,3 +195,26 @@ fn it_can_go_back_more_than_once_and_across_a_fork() {
     assert_eq!((driven.run.generation(), driven.run.conversation().len()), (6, 2));
     driven.check();
 }
+
+#[test]
+fn what_a_fork_has_of_calls_made_beside_others_is_not_done_again() {
+    let mut driven = Driven::start(parallel(4));
+    driven.reply(&[("pure", "1"), ("keyed", "2"), ("pure", "3")]);
+    driven.returned_on(3, "two");
+    let run = saggar_domain::RunId::from_random([9; 16]);
+    let (generation, message, files) = (1, None, None);
+    let fork = Input::Fork { run, generation, message, is_logical_only: true, does_again: true, files };
+    driven.input(fork).unwrap();
+    driven.input(Input::claim(1)).unwrap();
+    driven.input(back(4)).unwrap();
+    let open = driven.run.open_steps().iter().map(|open| open.effect.call().unwrap().arguments.clone());
+    assert_eq!(open.collect::<Vec<_>>(), [Body::text("1"), Body::text("3")]);
+    driven.returned_on(7, "one");
+    driven.returned_on(8, "three");
+    let told = driven.run.conversation().iter().filter_map(|message| match message {
+        Message::Tool { result, .. } => result.content.as_text(),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["one", "two", "three"]);
+    driven.check();
+}

@@ -62,7 +62,11 @@ impl Run {
                 self.settle(*step, result, *usage, snapshot.as_deref());
                 self.mark();
             }
-            Event::Corrected { note, .. } => self.conversation.say(Message::User(note.clone())),
+            Event::Corrected { note, .. } => {
+                self.conversation.say(Message::User(note.clone()));
+                // The note belongs to the step: a way back to it doesn't end with a reply that nobody has answered.
+                self.mark();
+            }
             Event::StepFailed { step, usage, retry_at, .. } => {
                 self.dearest = self.dearest.max(usage.micros);
                 let cost = Spending { tokens: usage.tokens, micros: usage.micros, ..Spending::default() };

@@ -4,6 +4,8 @@
 //! what it has spent, its signals and its numbers of steps go on, and its generation is a new one, so no key is used
 //! again. INVARIANT: every mark is a prefix of the conversation.
 
+use std::collections::BTreeMap;
+
 use saggar_domain::Timestamp;
 
 use super::next::Planner;
@@ -22,6 +24,8 @@ pub(super) struct Mark {
     pub(super) messages: usize,
     /// The place of the next call in the model's last reply.
     pub(super) next: u32,
+    /// Results of later calls than that. Only a fork has such: of calls that were made beside those that it makes again.
+    pub(super) held: BTreeMap<u32, Option<Message>>,
     /// A person's messages that the model had not seen.
     pub(super) later: Vec<Message>,
     replies: u64,
@@ -37,11 +41,12 @@ impl Run {
         if !self.open.is_empty() || self.outcome.is_some() {
             return;
         }
-        let (messages, next, later) = self.conversation.place();
+        let (messages, next, held, later) = self.conversation.place();
         let mark = Mark {
             step: self.last_step,
             messages,
             next,
+            held,
             later,
             replies: self.replies,
             repeats: self.repeats.clone(),

@@ -146,10 +146,10 @@ impl Conversation {
         }
     }
 
-    /// Where it is, while nothing is open: the number of messages, the place of the next call, and what waits for the end
-    /// of the turn.
-    pub(super) fn place(&self) -> (usize, u32, Vec<Message>) {
-        (self.messages.len(), self.next, self.later.clone())
+    /// Where it is, while nothing is open: the number of messages, the place of the next call, the results of calls after
+    /// it, and what waits for the end of the turn.
+    pub(super) fn place(&self) -> (usize, u32, BTreeMap<u32, Option<Message>>, Vec<Message>) {
+        (self.messages.len(), self.next, self.held.clone(), self.later.clone())
     }
 
     /// Forgets what came after that place.
@@ -163,8 +163,9 @@ impl Conversation {
             Some(Message::Assistant(reply)) => reply.calls.as_slice(),
             _ => &[],
         };
-        self.calls = (0..).zip(calls.iter().cloned()).filter(|(place, _)| *place >= mark.next).collect();
-        self.held.clear();
+        let is_left = |place: &u32| *place >= mark.next && !mark.held.contains_key(place);
+        self.calls = (0..).zip(calls.iter().cloned()).filter(|(place, _)| is_left(place)).collect();
+        self.held.clone_from(&mark.held);
         self.next = mark.next;
         self.later.clone_from(&mark.later);
     }
