@@ -23,17 +23,25 @@ use crate::templates::blocking;
 #[derive(Debug, Default)]
 pub(super) struct Needed {
     snapshots: BTreeSet<SnapshotId>,
-    /// Runs that aren't over, each with the step of its newest snapshot.
-    open: BTreeMap<RunId, u64>,
+    /// The runs that had taken one. Each that isn't over, with the step of its newest; `None` for one that is.
+    owners: BTreeMap<RunId, Option<u64>>,
 }
 
 impl Needed {
     /// Whether a snapshot was taken by a run and is needed by none.
     pub(super) fn is_left_over(&self, record: &SnapshotRecord) -> bool {
-        let Some(OfRun { run, step }) = &record.facts.of_run else { return false };
-        // A run that has a newer one has committed this one, or gone on without it.
-        let may_commit = self.open.get(run).is_some_and(|newest| newest < step);
-        !self.snapshots.contains(&record.id) && !may_commit
+        record.facts.of_run.as_ref().is_some_and(|of_run| !self.needs(&record.id, of_run))
+    }
+
+    fn needs(&self, snapshot: &SnapshotId, OfRun { run, step }: &OfRun) -> bool {
+        let may_commit = match self.owners.get(run) {
+            // It took its first one after this was read.
+            None => true,
+            Some(None) => false,
+            // A run that has a newer one has committed this one, or gone on without it.
+            Some(Some(newest)) => newest < step,
+        };
+        may_commit || self.snapshots.contains(snapshot)
     }
 }
 
@@ -71,12 +79,11 @@ impl Sandboxes {
         }
         let mut needed = Needed::default();
         for run in owners {
-            if self.store().is_run_open(run.clone()).await? {
-                needed.open.insert(run, 0);
-            }
+            let is_open = self.store().is_run_open(run.clone()).await?;
+            needed.owners.insert(run, is_open.then_some(0));
         }
         for (run, files) in self.files_of_runs(project).await? {
-            if let (Some(newest), Some(kept)) = (needed.open.get_mut(&run), files.kept.last()) {
+            if let (Some(Some(newest)), Some(kept)) = (needed.owners.get_mut(&run), files.kept.last()) {
                 *newest = kept.step;
             }
             needed.snapshots.extend(files.kept.into_iter().map(|kept| kept.snapshot));
@@ -95,5 +102,24 @@ impl Sandboxes {
         let all = self.store().files_of_runs(project.clone()).await?;
         let read = all.into_iter().map(|of| Ok((of.run, of.files.to_value()?)));
         read.collect::<Result<_, serde_json::Error>>().map_err(|error| Fault::internal("reading a run's files", error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_is_kept_while_its_run_may_still_commit_it() {
+        let (open, over, new) = (RunId::from_random([1; 16]), RunId::from_random([2; 16]), RunId::from_random([3; 16]));
+        let snap = |number: u8| SnapshotId::from_random([number; 16]);
+        let needed =
+            Needed { snapshots: [snap(1)].into(), owners: [(open.clone(), Some(5)), (over.clone(), None)].into() };
+        let needs = |number, run: &RunId, step| needed.needs(&snap(number), &OfRun { run: run.clone(), step });
+        assert!(needs(1, &over, 3), "it is named");
+        assert!(needs(2, &open, 6), "its entry may come");
+        assert!(!needs(2, &open, 4), "the run has a newer one, and doesn't name it");
+        assert!(!needs(2, &over, 6), "no entry comes");
+        assert!(needs(2, &new, 1), "the run had none when the rows were read");
     }
 }
