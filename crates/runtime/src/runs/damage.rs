@@ -76,7 +76,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 // Those that it never had have no sandbox either.
                 let earlier_generations = (0..run.generation).collect();
                 let (generation, agent) = (run.generation, nobody());
-                let about = About { run: id, generation, earlier_generations, project, agent, sandbox };
+                let about =
+                    About { run: id, generation, earlier_generations, earlier_sandbox: None, project, agent, sandbox };
                 Ok(self.let_go(&self.effects.session(about)).await)
             }
             Unread::Damaged(reason) => {

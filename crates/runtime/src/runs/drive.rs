@@ -192,18 +192,24 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         if run.agent().is_none() {
             return Err(Unread::Damaged("its journal has no first entry".to_owned()));
         }
-        let session = self.session(&run, row.sandbox.clone());
+        let session = self.session(&run, row.sandbox.clone(), None);
         let files = row.files.as_ref().and_then(|files| files.to_value().ok()).unwrap_or_default();
         Ok(Driven { run, head, session, recorded: row.sandbox.clone(), files, seen: 0, agents: BTreeSet::new() })
     }
 
     /// Starts to work for a run with a beginning.
-    fn session(&self, run: &Run, sandbox: Option<saggar_domain::SandboxId>) -> Arc<E::Session> {
+    fn session(
+        &self,
+        run: &Run,
+        sandbox: Option<saggar_domain::SandboxId>,
+        earlier_sandbox: Option<saggar_domain::SandboxId>,
+    ) -> Arc<E::Session> {
         let row = &self.claimed.run;
         Arc::new(self.effects.session(About {
             run: row.id.clone(),
             generation: run.generation(),
             earlier_generations: run.earlier_generations().to_vec(),
+            earlier_sandbox,
             project: row.project.clone(),
             agent: run.agent().cloned().expect("the caller has looked"),
             sandbox,
@@ -277,7 +283,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let generation = is_rolled_back.then(|| driven.run.generation());
         if is_rolled_back {
             // The sandbox is of another generation, and no longer the run's.
-            (driven.session, driven.recorded) = (self.session(&driven.run, None), None);
+            let earlier = driven.session.sandbox().or(driven.recorded.take());
+            driven.session = self.session(&driven.run, None, earlier);
         }
         let entries = (driven.head + 1..).zip(events).map(|(seq, event)| Entry::new(seq, event).encode()).collect();
         let summary = self.summary(driven);

@@ -37,6 +37,8 @@ pub struct About {
     pub generation: u32,
     /// Those that it had before it was rolled back: their sandboxes are to be ended.
     pub earlier_generations: Vec<u32>,
+    /// The sandbox that it had when it was rolled back, as far as known. The request for it is forgotten after a day.
+    pub earlier_sandbox: Option<SandboxId>,
     pub project: ProjectId,
     pub agent: AgentSpec,
     /// Its sandbox, if it has one.

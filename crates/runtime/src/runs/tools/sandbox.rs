@@ -242,8 +242,11 @@ impl RunSandbox {
     /// Ends the sandboxes that the run had before it was rolled back. They are no longer in use, whether or not others
     /// are kept.
     pub(in crate::runs) async fn end_earlier_generations(&self) -> Result<(), Fault> {
-        for generation in &self.about.earlier_generations {
-            self.end_of(*generation, None).await?;
+        let about = &self.about;
+        for generation in &about.earlier_generations {
+            let is_last = about.earlier_generations.last() == Some(generation);
+            let known = about.earlier_sandbox.clone().filter(|_| is_last);
+            self.end_of(*generation, known).await?;
         }
         Ok(())
     }
