@@ -113,6 +113,24 @@ fn snapshot_files(server: &Server) -> usize {
 }
 
 #[test]
+fn what_a_pause_kept_is_outdated_when_the_sandbox_goes_back() {
+    if !is_root() {
+        return not_here("storage on disk needs root");
+    }
+    let server = Server::start_with(ON_DISK);
+    let sandbox = on_disk(&server);
+    as_root(&server, &sandbox, "echo one > /srv/mine");
+    let taken = server.post(&format!("{sandbox}/snapshots"), &json!({})).expect(201);
+    as_root(&server, &sandbox, "echo two > /srv/mine");
+    assert_eq!(server.post(&format!("{sandbox}/pause"), &json!({})).expect(200)["paused"], paused(true, true));
+    server.post(&format!("{sandbox}/rollback"), &json!({ "snapshot": taken["id"] })).expect(200);
+    as_root(&server, &sandbox, "echo three > /srv/later");
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    server.post(&format!("{sandbox}/resume"), &json!({})).expect(200);
+    assert_eq!(as_root(&server, &sandbox, "cat /srv/mine /srv/later"), "one\nthree\n");
+}
+
+#[test]
 fn a_pause_without_memory_keeps_the_files_and_ends_the_processes() {
     let mut server = Server::start();
     let sandbox = server.sandbox_with(&json!({ "ttl": "10m", "env": { "KEY": "its value" }, "labels": { "a": "b" } }));

@@ -118,6 +118,10 @@ impl Sandboxes {
             return Ok(());
         }
         let was_running = self.described(live, Op::Describe).await?.state == SandboxState::Running;
+        if was_running {
+            // Another process has resumed it: what is kept is of an earlier pause.
+            self.forget_rest(live).await?;
+        }
         let description = self.described(live, Op::Pause).await?;
         pass("pause/frozen");
         self.store().change_sandbox(live.id.clone(), Change::Paused { at: now() }).await?;

@@ -225,7 +225,7 @@ impl Sandboxes {
     }
 
     /// Removes what was kept, because it is about to become outdated.
-    pub(super) async fn forget_rest(&self, live: &Live) -> Result<(), Fault> {
+    pub(crate) async fn forget_rest(&self, live: &Live) -> Result<(), Fault> {
         let Some(rest) = live.set_rest(None) else { return Ok(()) };
         let dropped = self.drop_rest(live, rest.snapshot().clone()).await;
         if dropped.is_err() {

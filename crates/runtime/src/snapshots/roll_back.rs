@@ -26,6 +26,8 @@ impl Sandboxes {
     }
 
     async fn roll_back_live(&self, live: &Arc<Live>, id: &SnapshotId) -> Result<Sandbox, Fault> {
+        // Before the turn, as a pause does that takes a snapshot.
+        let paused = live.accounted.lock().await;
         check_awake(live)?;
         let _turn = live.snapshotting.lock().await;
         self.find_snapshot(&live.project, id).await?;
@@ -49,11 +51,14 @@ impl Sandboxes {
         let held = blocking("reading a snapshot", move || this.held_snapshot(&project, &wanted)).await?;
         // The sandbox would be lost if its new network had nobody to decide.
         self.ensure_egress(before.asked.spec.network).await.map_err(Fault::Refused)?;
+        // It runs afterwards, with other files than those that a pause has kept.
+        self.forget_rest(live).await?;
         pass("rollback/begun");
         let again = Op::BeginAgain { template: name.clone(), template_project: live.project.to_string() };
         self.described(live, again).await?;
         pass("rollback/done");
         drop(held);
+        drop(paused);
         self.began_again(live, &name).await?;
         // Its network is a new one, which has none of its secrets.
         self.bind_new(&live.id, &live.project, &before.asked.spec.secrets).await?;
