@@ -49,6 +49,32 @@ def test_a_template_is_built_from_steps_and_used(server, base):
         assert "copied" in [entry.message for entry in entries]
 
 
+def test_a_dockerfile_is_built(server):
+    # The client puts `USER root` before all others.
+    base = "users:1"
+    upload(server, base, "", passwd="root:x:0:0:root:/:/bin/sh\n")
+    with tempfile.TemporaryDirectory() as place:
+        with open(os.path.join(place, "app.txt"), "w") as file:
+            file.write("copied\n")
+        dockerfile = f"""\
+FROM {base}
+ENV COLOUR=green
+WORKDIR /srv
+COPY app.txt /srv/app.txt
+RUN echo $COLOUR > /srv/made
+USER root
+"""
+        template = Template(file_context_path=place).from_dockerfile(dockerfile)
+        Template.build(template, "by-dockerfile")
+        sandbox = Sandbox.create("by-dockerfile", timeout=60)
+        try:
+            assert sandbox.commands.run("pwd; cat made app.txt").stdout == "/srv\ngreen\ncopied\n"
+        finally:
+            sandbox.kill()
+        with pytest.raises(Exception, match="(?i)multi-stage"):
+            Template(file_context_path=place).from_dockerfile(f"FROM {base} AS one\nFROM {base}\n")
+
+
 def test_an_image_that_is_a_template_can_be_built_upon(server, base):
     info = Template.build_in_background(Template().from_image("tiny:1").run_cmd("true"), "upon")
     status = Template.get_build_status(info)
