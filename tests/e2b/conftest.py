@@ -2,6 +2,7 @@
 
 The client is configured by what the server prints at its start, and by nothing else."""
 
+import gc
 import http.client
 import json
 import os
@@ -124,3 +125,14 @@ def until(condition, what, patience=20):
             return value
         time.sleep(0.05)
     raise AssertionError(f"not in time: {what}")
+
+
+# A stream of the client that is collected closes itself, for which it takes a lock. In the middle of another call that lock is held by
+# the same thread, which then waits for ever. So nothing is collected but between tests.
+gc.disable()
+
+
+@pytest.fixture(autouse=True)
+def collected():
+    yield
+    gc.collect()
