@@ -251,7 +251,7 @@ fn without_a_server_one_is_started_as_this_user_and_used_again() {
             assert!(code == 0 && !said.is_empty(), "{arguments:?}: {said}{error}");
         }
     }
-    // A named server is meant, whoever runs beside it.
+    // A server that is named is used, even if another one is running.
     let (code, _, error) = finish(in_directory(&directory, &["runs", "list"]).env("SAGGAR_URL", "http://127.0.0.1:9"));
     assert!(code == 125 && error.contains("127.0.0.1:9"), "{code} {error}");
     assert_eq!(pids[0], pids[1]);

@@ -165,7 +165,7 @@ fn a_coding_agent_that_is_killed_twice_in_each_step_ends_as_one_that_was_left_al
         let next = if step == 2 * count + 1 { "run/finished" } else { &next };
         let done = format!("run/reported/{step}");
         match name {
-            // Nobody but a person may have these done again. The first time they were not; then they were.
+            // Only a person may have these repeated. They were not done before the first kill, and were done before the second.
             "code" | "shell" if name == "code" || is_in_session => {
                 until_killed(&mut server, &done, |server| decide(server, &run, step, &json!({ "decision": "retry" })));
                 until_killed(&mut server, next, |server| {

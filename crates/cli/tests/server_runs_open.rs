@@ -34,7 +34,7 @@ fn runs_wanted() -> usize {
 /// The agent that makes all of these calls at once.
 fn agent(ledger: &Ledger) -> Value {
     let keyed = |index| json!({ "tool": "http", "arguments": { "url": ledger.url, "body": index } });
-    // It reads one line of a pipe that it holds open itself, so that a line waits for whoever is late. Waiting costs nothing.
+    // It reads one line of a pipe that it holds open itself, so that a line waits until it is read. Waiting costs nothing.
     let program = |index| {
         let wait = "mkfifo /tmp/go 2>/dev/null; exec 3<>/tmp/go";
         shell(&format!("{wait}; echo {index} >> /tmp/ledger; read line <&3; echo went {index}"))

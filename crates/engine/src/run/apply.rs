@@ -64,7 +64,7 @@ impl Run {
             }
             Event::Corrected { note, .. } => {
                 self.conversation.say(Message::User(note.clone()));
-                // The note belongs to the step: a way back to it doesn't end with a reply that nobody has answered.
+                // The note belongs to the step: a way back to it doesn't leave the model's reply as the last message.
                 self.mark();
             }
             Event::StepFailed { step, usage, retry_at, .. } => {

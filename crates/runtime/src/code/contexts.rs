@@ -282,7 +282,7 @@ impl Sandboxes {
             return Ok(false);
         }
         let all = self.tagged(permit).await?;
-        // The one that died may not be known to be dead yet, if it was killed with output that nobody reads.
+        // The one that died may not be known to be dead yet, if it was killed while its output is not being read.
         let is_another = |exec: &ExecDescription| exec.exec_id != context.exec && exec.status.is_none();
         if all.iter().any(|(tag, exec)| tag.id == context.id && is_another(exec)) {
             // A client did it.
