@@ -14,11 +14,11 @@ use rustix::thread::{sched_setaffinity, set_no_new_privs, set_thread_groups, set
 
 use crate::cgroup::View;
 use crate::identity::Identity;
-use crate::network::{Gates, Network};
+use crate::network::{Gates, Joined, Network};
 use crate::plan::Plan;
 use crate::root::{HandedOver, Root};
 use crate::rule::Rule;
-use crate::spawn::{CHANGES, GATES, KEPT, LAYER, READY, SetupFailure, Step};
+use crate::spawn::{CHANGES, COUNTERS, GATES, KEPT, LAYER, READY, SetupFailure, Step};
 use crate::{caps, fence, seal, seccomp, supply, sys};
 
 /// Never returns: becomes the agent, or reports a failure and exits.
@@ -69,11 +69,17 @@ fn set_up(plan: &Plan, report: &OwnedFd) -> Result<seccomp::Filter, SetupFailure
     }
     drop(kept);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
-    if let Some(network) = network
-        && let Some(gates) = network.join().map_err(|failure| at(failure.step)(failure.errno))?
-    {
-        let [tcp, dns_udp, dns_tcp] = gates.counts();
-        hand_over(report.as_fd(), &gates.descriptors(), &[GATES, tcp, dns_udp, dns_tcp]).map_err(at(Step::Gates))?;
+    if let Some(network) = network {
+        let Joined { gates, counters } = network.join().map_err(|failure| at(failure.step)(failure.errno))?;
+        if let Some(gates) = gates {
+            let [tcp, dns_udp, dns_tcp] = gates.counts();
+            hand_over(report.as_fd(), &gates.descriptors(), &[GATES, tcp, dns_udp, dns_tcp])
+                .map_err(at(Step::Gates))?;
+        }
+        if !counters.is_empty() {
+            let all: Vec<BorrowedFd<'_>> = counters.iter().map(AsFd::as_fd).collect();
+            hand_over(report.as_fd(), &all, &[COUNTERS]).map_err(at(Step::Network))?;
+        }
     }
     let delivery = supply::receive(report).map_err(at(Step::Supplies))?;
     for tasks in &delivery.supplies.tasks {

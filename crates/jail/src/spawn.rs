@@ -35,6 +35,8 @@ pub struct Jailed {
     pub gates: Option<Gates>,
     /// The files of [`crate::Op::Kept`], in the plan's order.
     pub kept: Vec<OwnedFd>,
+    /// The kernel's counters of a network namespace without a way out, opened before anything used it; empty for any other network.
+    pub counters: Vec<OwnedFd>,
 }
 
 /// Why the sandbox could not be started. Nothing of it is left: the child is reaped.
@@ -167,8 +169,8 @@ pub fn spawn(plan: &Plan, supply: impl FnOnce() -> std::io::Result<Supplies>) ->
     drop(theirs);
     let pid = Pid::from_raw(pid).expect("clone3 returned a child, whose number is not zero");
     match attend(plan, pid, &ours, supply) {
-        Ok(Received { listener, layer, changes, gates, kept }) => {
-            Ok(Jailed { pid, pidfd, listener, layer, changes, gates, kept })
+        Ok(Received { listener, layer, changes, gates, kept, counters }) => {
+            Ok(Jailed { pid, pidfd, listener, layer, changes, gates, kept, counters })
         }
         Err(error) => {
             // It is already dead in most cases; then the first call fails and the second reaps it.
@@ -207,6 +209,7 @@ struct Received {
     changes: Option<OwnedFd>,
     gates: Option<Gates>,
     kept: Vec<OwnedFd>,
+    counters: Vec<OwnedFd>,
 }
 
 fn attend(
@@ -230,13 +233,14 @@ fn attend(
         Err(errno) => return Err(SpawnError::Channel(errno)),
     }
     drop(supplies);
-    let (mut layer, mut changes, mut gates, mut kept) = (None, None, None, Vec::new());
+    let (mut layer, mut changes, mut gates, mut kept, mut counters) = (None, None, None, Vec::new(), Vec::new());
     let listener = loop {
         let (message, mut descriptors) = receive(ours)?;
         match (message.as_slice(), descriptors.len()) {
             ([LAYER], 1) => layer = descriptors.pop(),
             ([CHANGES], 1) => changes = descriptors.pop(),
             ([KEPT], 1..) => kept = descriptors,
+            ([COUNTERS], 1..) => counters = descriptors,
             ([GATES, counts @ ..], 1..) => {
                 let counts = <[u8; 3]>::try_from(counts).map_err(|_| SpawnError::Died)?;
                 gates = Some(Gates::from_parts(counts, descriptors).ok_or(SpawnError::Died)?);
@@ -250,7 +254,7 @@ fn attend(
     }
     // The filter is installed. Only the agent's execution is left, and silence means that it succeeded.
     match receive(ours)? {
-        (message, _) if message.is_empty() => Ok(Received { listener, layer, changes, gates, kept }),
+        (message, _) if message.is_empty() => Ok(Received { listener, layer, changes, gates, kept, counters }),
         (message, _) => Err(said(&message)),
     }
 }
@@ -268,6 +272,8 @@ pub(crate) const CHANGES: u8 = 6;
 pub(crate) const GATES: u8 = 4;
 /// The files that the parent may write are attached.
 pub(crate) const KEPT: u8 = 5;
+/// The counters of a network namespace without a way out are attached.
+pub(crate) const COUNTERS: u8 = 7;
 /// The filter's listener is attached, and the agent is executed next.
 pub(crate) const READY: u8 = 3;
 

@@ -253,10 +253,7 @@ impl Prepared {
         if let Some(program) = program {
             send(&mut channel, program, &spec).map_err(|stopped| withdraw(&jailed, stopped))?;
         }
-        let unreached = match spec.network {
-            NetworkMode::None => Unreached::watch(jailed.pid),
-            NetworkMode::Proxied | NetworkMode::Host => None,
-        };
+        let unreached = Unreached::of(std::mem::take(&mut jailed.counters));
         let memory_bytes = spec.limits.memory.value.bytes();
         let asker = asks.as_mut().map(|asker| Asker(&mut *asker.0));
         let attendance =

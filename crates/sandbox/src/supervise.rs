@@ -283,6 +283,7 @@ impl Asked {
                     channel,
                     group,
                     network,
+                    counters: jailed.counters,
                     changes: jailed.changes.map(|upper| Changes { upper, base: prepared.identity.base() }),
                     based_on,
                 };

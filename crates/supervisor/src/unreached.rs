@@ -6,9 +6,9 @@
 //! queries to port 53 of the loopback, where nothing listens.
 
 use std::io::Read;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::process::Pid;
 use saggar_domain::{Denial, DenialCode};
 
 /// Maximum length of each file of counters.
@@ -28,17 +28,10 @@ pub struct Unreached {
 }
 
 impl Unreached {
-    /// Opens the counters of a process's namespace; `None` if it is our own.
-    pub fn watch(pid: Pid) -> Option<Self> {
-        let number = pid.as_raw_nonzero();
-        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
-        if namespace(&number.to_string()).is_some_and(|theirs| Some(theirs) == namespace("self")) {
-            return None;
-        }
-        let open = |name: &&str| std::fs::File::open(format!("/proc/{number}/net/{name}")).ok();
-        let mut unreached = Self { files: ["snmp", "snmp6"].iter().filter_map(open).collect(), seen: 0 };
-        unreached.seen = unreached.count();
-        Some(unreached)
+    /// From the counters of a new namespace, in which the set-up itself reaches for nothing: they begin at zero. `None` without any.
+    pub fn of(counters: Vec<OwnedFd>) -> Option<Self> {
+        let files: Vec<_> = counters.into_iter().map(std::fs::File::from).collect();
+        (!files.is_empty()).then_some(Self { files, seen: 0 })
     }
 
     /// A denial for attempts since the last call, if there were any.

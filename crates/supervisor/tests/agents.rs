@@ -35,6 +35,7 @@ fn attend(frames: &[FromGuest], is_closed: bool) -> (ExecOutcome, Duration) {
             changes: None,
             gates: None,
             kept: Vec::new(),
+            counters: Vec::new(),
         },
         channel,
         exec: 1,

@@ -36,6 +36,7 @@ fn an_agent_that_claims_to_read_does_not_make_the_supervisor_hold_all_of_stdin()
             changes: None,
             gates: None,
             kept: Vec::new(),
+            counters: Vec::new(),
         },
         channel,
         exec: 1,

@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 /// Time limit of a single `saggar`.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A directory to run `saggar` in, removed on drop with everything in it.
 pub struct Place {

@@ -28,5 +28,5 @@ mod trial;
 
 pub use datagram::{Datagram, receive_datagram, send_datagram};
 pub use gates::{GATE_PORT, Gates, PROXY_PORT, Probes, is_peer_open, original_destination};
-pub(crate) use namespace::Network;
+pub(crate) use namespace::{Joined, Network};
 pub use trial::{TrialFailure, try_proxied};

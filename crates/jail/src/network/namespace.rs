@@ -4,7 +4,7 @@
 //! opens it and exits. Once the root is ready, we join it. This costs a little on one CPU and saves a lot on two. For a
 //! proxied sandbox the helper also adds routes and rules, and opens the gates.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::fs::{Mode, OFlags, open, openat};
@@ -25,13 +25,24 @@ use crate::sys::{checked, join_network, loopback_up, unshare_network};
 /// Enough for a few system calls, also in a build without optimizations.
 const STACK_LEN: usize = 32 * 1024;
 
+/// The counters of the caller's namespace, in the host's /proc.
+const COUNTERS: [&CStr; 2] = [c"self/net/snmp", c"self/net/snmp6"];
+
 /// A network namespace being created.
 pub(crate) struct Network {
     helper: Pid,
     done: OwnedFd,
-    _work: Box<Work>,
+    work: Box<Work>,
     /// The helper's stack, while it lives.
     _stack: Vec<u128>,
+}
+
+/// What the parent gets of a namespace that the caller has joined.
+pub(crate) struct Joined {
+    /// Those of a proxied sandbox.
+    pub(crate) gates: Option<Gates>,
+    /// The kernel's counters of a namespace without a way out. Where a table doesn't exist, its file is left out.
+    pub(crate) counters: Vec<OwnedFd>,
 }
 
 /// A step of the helper that failed.
@@ -98,11 +109,11 @@ impl Network {
             )
         };
         let helper = Pid::from_raw(checked(pid.into())? as i32).ok_or(Errno::SRCH)?;
-        Ok(Self { helper, done, _work: work, _stack: stack })
+        Ok(Self { helper, done, work, _stack: stack })
     }
 
-    /// Waits until it is ready and moves the caller there. The gates are those of a proxied sandbox.
-    pub(crate) fn join(self) -> Result<Option<Gates>, Failure> {
+    /// Waits until it is ready and moves the caller there.
+    pub(crate) fn join(self) -> Result<Joined, Failure> {
         let failed = |errno| Failure { step: Step::Network, errno };
         let mut answer = [0u8; Answer::LEN];
         if rustix::io::read(&self.done, &mut answer).map_err(failed)? != answer.len() {
@@ -110,7 +121,12 @@ impl Network {
         }
         let made = Answer::from_bytes(&answer).result()?;
         join_network(&made.namespace).map_err(failed)?;
-        made.gates().map_err(|errno| Failure { step: Step::Gates, errno })
+        let gates = made.gates().map_err(|errno| Failure { step: Step::Gates, errno })?;
+        // Here, because nothing has used it yet and the caller can't be gone: a program may end before its supervisor looks.
+        let open = |name: &CStr| openat(&self.work.proc, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        let counters =
+            if gates.is_some() { Vec::new() } else { COUNTERS.iter().filter_map(|name| open(name)).collect() };
+        Ok(Joined { gates, counters })
     }
 }
 

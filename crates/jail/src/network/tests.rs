@@ -1,8 +1,10 @@
 //! A proxied network as its programs see it. Each test runs in a child with a user and a network namespace of its own.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -337,11 +339,46 @@ fn bounds_of_a_private_network_hold_for_a_proxied_one() {
     });
 }
 
+#[test]
+fn attempts_in_a_namespace_without_a_way_out_are_counted_from_zero() {
+    in_child(|| {
+        enter(UnshareFlags::NEWUSER);
+        let joined = Network::start_with(None).unwrap().join().unwrap();
+        let counters: Vec<File> = joined.counters.into_iter().map(File::from).collect();
+        let [four, six] = counters.as_slice() else { panic!("{counters:?}: this test needs a host with IPv6") };
+        let unrouted = || (counter(four, "Ip:", "OutNoRoutes"), counter(six, "Ip6OutNoRoutes", "Ip6OutNoRoutes"));
+        // Whoever reads them later relies on it.
+        assert_eq!(unrouted(), (0, 0));
+        for target in ["1.2.3.4:443", "[2001:db8::1]:443"] {
+            let target: SocketAddr = target.parse().unwrap();
+            assert_eq!(TcpStream::connect(target).unwrap_err().kind(), ErrorKind::NetworkUnreachable);
+        }
+        let (four, six) = unrouted();
+        assert!(four > 0 && six > 0, "{four} {six}");
+    });
+}
+
+/// A counter of a table of two lines, or of a line of its own.
+fn counter(file: &File, first: &str, name: &str) -> u64 {
+    let mut bytes = vec![0; 16 * 1024];
+    let length = file.read_at(&mut bytes, 0).unwrap();
+    let text = std::str::from_utf8(&bytes[..length]).unwrap();
+    let mut lines = text.lines().filter(|line| line.split_whitespace().next() == Some(first));
+    let names = lines.next().unwrap();
+    let at = match lines.next() {
+        Some(numbers) => {
+            names.split_whitespace().zip(numbers.split_whitespace()).find(|(found, _)| *found == name).unwrap().1
+        }
+        None => names.split_whitespace().nth(1).unwrap(),
+    };
+    at.parse().unwrap()
+}
+
 /// Runs `act` in a proxied network.
 fn inside(wanted: Wanted, act: impl FnOnce(Gates)) {
     in_child(|| {
         enter(UnshareFlags::NEWUSER);
-        let gates = Network::start_with(Some(wanted)).unwrap().join().unwrap();
+        let gates = Network::start_with(Some(wanted)).unwrap().join().unwrap().gates;
         act(gates.expect("a proxied network has gates"));
     });
 }

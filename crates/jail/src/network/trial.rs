@@ -121,8 +121,8 @@ pub(super) fn attempt(wanted: Wanted) -> Result<(), TrialFailure> {
 
 fn inside(wanted: Wanted) -> Result<(), (Trial, Errno)> {
     let network = Network::start_with(Some(wanted)).map_err(|errno| (Trial::SetUp(Step::Network), errno))?;
-    let gates = network.join().map_err(|failure| (Trial::SetUp(failure.step), failure.errno))?;
-    let gates = gates.ok_or((Trial::SetUp(Step::Gates), Errno::BADF))?;
+    let joined = network.join().map_err(|failure| (Trial::SetUp(failure.step), failure.errno))?;
+    let gates = joined.gates.ok_or((Trial::SetUp(Step::Gates), Errno::BADF))?;
     let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::PROTO);
     let Gates { tcp, proxy: _, dns_udp, dns_tcp: _, probes: _ } = gates;
     if tcp.len() != dns_udp.len() {

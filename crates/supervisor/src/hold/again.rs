@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::process::Pid;
 use saggar_domain::net::EgressDraft;
-use saggar_domain::{Code, EndReason, ExecStatus, NetworkMode, Problem, Spec, TemplateName};
+use saggar_domain::{Code, EndReason, ExecStatus, Problem, Spec, TemplateName};
 use saggar_jail::cgroup::Group;
 use saggar_jail::seccomp::Listener;
 
@@ -66,6 +66,8 @@ pub struct Inside {
     pub group: Option<Group>,
     /// The network of a proxied sandbox, which serves it already.
     pub network: Option<Network>,
+    /// The kernel's counters of a network namespace without a way out.
+    pub counters: Vec<OwnedFd>,
     /// What the sandbox changed in its root.
     pub changes: Option<Changes>,
     /// The stored template that it was started from.
@@ -144,16 +146,12 @@ impl Again {
         let Self { mut hold, wanted } = self;
         let now = Moment::now();
         let memory_bytes = inside.spec.limits.memory.value.bytes();
-        let unreached = match inside.spec.network {
-            NetworkMode::None => Unreached::watch(inside.pid),
-            NetworkMode::Proxied | NetworkMode::Host => None,
-        };
         hold.spec = inside.spec;
         hold.policy_hash = inside.policy_hash;
         hold.unenforced = inside.unenforced;
         (hold.pid, hold.pidfd, hold.channel, hold.group) = (inside.pid, inside.pidfd, inside.channel, inside.group);
         hold.watch = Watch::new(inside.questions, memory_bytes);
-        (hold.unreached, hold.proxied) = (unreached, inside.network.map(Proxied::new));
+        (hold.unreached, hold.proxied) = (Unreached::of(inside.counters), inside.network.map(Proxied::new));
         (hold.changes, hold.based_on) = (inside.changes, inside.based_on);
         hold.samples = Samples::new(now);
         (hold.is_greeted, hold.memory_kills, hold.pids_refused) = (false, 0, 0);

@@ -139,10 +139,6 @@ impl Hold {
     pub fn new(holding: Holding) -> Self {
         let now = Moment::now();
         let inside = holding.inside;
-        let unreached = match inside.spec.network {
-            NetworkMode::None => Unreached::watch(inside.pid),
-            NetworkMode::Proxied | NetworkMode::Host => None,
-        };
         let mut happenings = Happenings::after(holding.events_before);
         happenings.add(wall_ms(), EventBody::Started { unenforced: inside.unenforced.clone() });
         let memory_bytes = inside.spec.limits.memory.value.bytes();
@@ -173,7 +169,7 @@ impl Hold {
             is_greeted: false,
             memory_kills: 0,
             pids_refused: 0,
-            unreached,
+            unreached: Unreached::of(inside.counters),
             proxied: inside.network.map(Proxied::new),
             decisions_told: Window::new(now),
             end: None,

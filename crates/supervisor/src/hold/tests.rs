@@ -52,6 +52,7 @@ impl Fake {
                 channel,
                 group: None,
                 network: None,
+                counters: Vec::new(),
                 changes: None,
                 based_on: None,
             },
