@@ -50,9 +50,9 @@ def test_a_template_is_built_from_steps_and_used(server, base):
 
 
 def test_a_dockerfile_is_built(server):
-    # The client puts `USER root` before all others.
-    base = "users:1"
-    upload(server, base, "", passwd="root:x:0:0:root:/:/bin/sh\n")
+    # The client puts `USER root` before all others, and this image has no /etc/passwd.
+    base = "bare:1"
+    upload(server, base, "")
     with tempfile.TemporaryDirectory() as place:
         with open(os.path.join(place, "app.txt"), "w") as file:
             file.write("copied\n")
@@ -69,6 +69,8 @@ USER root
         sandbox = Sandbox.create("by-dockerfile", timeout=60)
         try:
             assert sandbox.commands.run("pwd; cat made app.txt").stdout == "/srv\ngreen\ncopied\n"
+            assert sandbox.commands.run("id -u; echo $HOME").stdout == "0\n/root\n"
+            assert sandbox.files.write("/srv/written", "x").path == "/srv/written"
         finally:
             sandbox.kill()
         with pytest.raises(Exception, match="(?i)multi-stage"):

@@ -16,7 +16,7 @@ KEY = lambda: {"X-API-KEY": os.environ["E2B_API_KEY"], "Content-Type": "applicat
 PATIENCE = 60
 
 
-def upload(server, name, greeting, passwd=None):
+def upload(server, name, greeting):
     """Imports a small image through the server's own API."""
     with tempfile.TemporaryDirectory() as place:
         def umoci(*arguments):
@@ -34,10 +34,6 @@ def upload(server, name, greeting, passwd=None):
         os.chmod(os.path.join(place, "bash"), 0o755)
         umoci("insert", "--rootless", "--image", "oci:x", "bash", "/bin/bash")
         umoci("insert", "--rootless", "--image", "oci:x", "greeting", "/greeting")
-        if passwd:
-            with open(os.path.join(place, "passwd"), "w") as file:
-                file.write(passwd)
-            umoci("insert", "--rootless", "--image", "oci:x", "passwd", "/etc/passwd")
         archive = os.path.join(place, "image.tar")
         with tarfile.open(archive, "w") as tar:
             tar.add(os.path.join(place, "oci"), ".")

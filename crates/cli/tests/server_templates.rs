@@ -120,6 +120,42 @@ fn users_files_and_processes_of_an_image_are_as_clients_expect() {
 }
 
 #[test]
+fn programs_run_as_root_where_the_image_says_so_also_after_a_restart_and_in_a_fork() {
+    if !is_root() {
+        return not_here("only root has several users inside");
+    }
+    let mut server = Server::start_with(&["--public-templates", "rooted,numbered"]);
+    let make = |name: &str, user: &str| {
+        Image::in_project(&server.data(), "local")
+            .system()
+            .with(|defaults| defaults.user = Some(user.to_owned()))
+            .named(name);
+    };
+    make("rooted", "root:root");
+    make("numbered", "0");
+    let who = "id -u; echo $HOME; pwd";
+    let root = "0\n/root\n/root\n";
+    for name in ["rooted", "numbered"] {
+        let sandbox = server.sandbox_with(&json!({ "template": name }));
+        assert_eq!(stdout(&server.sh(&sandbox, who)), root, "{name}");
+        assert_eq!(server.get(&sandbox).expect(200)["user"], "root", "{name}");
+        // Who asks for a user gets that one.
+        let asked = server.sandbox_with(&json!({ "template": name, "user": "user" }));
+        assert_eq!(stdout(&server.sh(&asked, who)), "1000\n/home/user\n/home/user\n", "{name}");
+    }
+    let sandbox = server.sandbox_with(&json!({ "template": "rooted" }));
+    let fork = server.post(&format!("{sandbox}/fork"), &json!({})).expect(201);
+    let fork = format!("{PROJECT}/{}", fork["items"][0]["sandbox"]["id"].as_str().unwrap_or_else(|| panic!("{fork}")));
+    assert_eq!(stdout(&server.sh(&fork, who)), root);
+    server.stop();
+    server.begin();
+    assert_eq!(stdout(&server.sh(&sandbox, who)), root);
+    let written = server.put(&format!("{sandbox}/files?path=by-default"), b"x");
+    assert!(written.status < 300, "{}", written.text());
+    assert_eq!(stdout(&server.sh(&sandbox, "stat -c %u ~/by-default")), "0\n");
+}
+
+#[test]
 fn clients_of_e2b_get_the_same_templates() {
     let server = Server::start_with(&["--public-templates", "demo"]);
     image(&server, "local", "hello").named("demo");

@@ -16,6 +16,8 @@ use crate::templates::HeldTemplate;
 
 /// Maximum size of either file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The name of uid and gid 0.
+const ROOT: &str = "root";
 /// Maximum number of further groups of a user.
 const GROUPS_MAX: usize = 64;
 /// Maximum length of a home directory.
@@ -72,6 +74,8 @@ fn find(wanted: &str, passwd: &[u8], group: &[u8]) -> Result<Account, String> {
     let (uid, entry) = match (number(user)?, by_name) {
         (_, Some(entry)) => (entry.uid, Some(entry)),
         (Some(uid), None) => (uid, entries().find(|entry| entry.uid == uid)),
+        // It has no other meaning, and an image of a single program has no file that says so.
+        (None, None) if user == ROOT => (0, entries().find(|entry| entry.uid == 0)),
         (None, None) => return Err(format!("there is no user {user:?} in its /etc/passwd")),
     };
     let gid = match group_wanted {
@@ -79,6 +83,7 @@ fn find(wanted: &str, passwd: &[u8], group: &[u8]) -> Result<Account, String> {
             match (lines(group).filter_map(Group::parse).find(|entry| entry.name == wanted), number(wanted)?) {
                 (Some(entry), _) => entry.gid,
                 (None, Some(gid)) => gid,
+                (None, None) if wanted == ROOT => 0,
                 (None, None) => return Err(format!("there is no group {wanted:?} in its /etc/group")),
             }
         }
@@ -251,6 +256,10 @@ mod tests {
             ("rel", account("rel", 9, 9, &[], "/")),
         ] {
             assert_eq!(find(wanted, PASSWD, GROUP), found, "{wanted}");
+        }
+        // An image without these files has root all the same.
+        for wanted in ["0", "root", "root:root", "0:0"] {
+            assert_eq!(find(wanted, b"", b""), account("0", 0, 0, &[], "/"), "{wanted}");
         }
         // The group that sees every process is no further group of anybody.
         assert_eq!(

@@ -80,7 +80,8 @@ impl Sandboxes {
         let this = self.clone();
         // A client that disconnects must not leave a half-made sandbox, so the work is a separate task.
         let work = tokio::spawn(async move {
-            let mut plan = Plan::make(&this, &project, &new)?;
+            let mut new = new;
+            let mut plan = Plan::make(&this, &project, &mut new)?;
             plan.secrets = match this.resolve_secrets(&project, &new.spec.secrets).await {
                 Ok(secrets) => secrets,
                 Err(fault) => return this.without_secret(project, idempotency, fault).await,
@@ -466,7 +467,7 @@ struct Plan {
 
 impl Plan {
     /// Everything that can be refused before anything exists is refused here.
-    fn make(sandboxes: &Sandboxes, project: &ProjectId, new: &NewSandbox) -> Result<Self, Fault> {
+    fn make(sandboxes: &Sandboxes, project: &ProjectId, new: &mut NewSandbox) -> Result<Self, Fault> {
         let settings = sandboxes.settings();
         if new.spec.network == Some(NetworkMode::Host) && !settings.allow_host_network {
             return Err(refuse(
@@ -475,10 +476,13 @@ impl Plan {
                 "use `none`; the operator can allow it with `allow_host_network = true`",
             ));
         }
+        let template = sandboxes.stored_template(project, &new.spec)?;
+        if let Some(template) = &template {
+            new.spec.user = new.spec.user.or(template.user);
+        }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
         sandboxes.check_models(&spec.models)?;
         let policy_hash = spec.policy_hash();
-        let template = sandboxes.stored_template(project, &new.spec)?;
         let network = match spec.network {
             NetworkMode::Proxied => PoolNetwork::Proxied,
             // A sandbox with the host's network fits neither.

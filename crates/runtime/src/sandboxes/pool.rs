@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use saggar_domain::template::TemplateId;
-use saggar_domain::{Draft, NetworkMode, SandboxId, TemplateName};
+use saggar_domain::{Draft, NetworkMode, SandboxId, TemplateName, User};
 use tokio::sync::Notify;
 
 use super::admission::Slot;
@@ -47,6 +47,8 @@ pub(crate) struct StoredTemplate {
     pub(crate) project: String,
     pub(crate) name: TemplateName,
     pub(crate) id: TemplateId,
+    /// Whom it names as the user of its programs, if that is one that every sandbox has.
+    pub(crate) user: Option<User>,
 }
 
 impl PoolKind {
@@ -59,7 +61,13 @@ impl PoolKind {
             PoolNetwork::Plain => None,
             PoolNetwork::Proxied => Some(NetworkMode::Proxied),
         };
-        Draft { network, template: self.template.as_ref().map(|template| template.name.clone()), ..Draft::default() }
+        let template = self.template.as_ref();
+        Draft {
+            network,
+            template: template.map(|template| template.name.clone()),
+            user: template.and_then(|template| template.user),
+            ..Draft::default()
+        }
     }
 }
 
@@ -268,6 +276,7 @@ mod tests {
             project: "prj_x".to_owned(),
             name: TemplateName::parse(name).unwrap(),
             id: TemplateId::of(content),
+            user: None,
         };
         PoolKind { network: PoolNetwork::Plain, template: Some(template) }
     }

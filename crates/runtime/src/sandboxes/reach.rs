@@ -57,8 +57,12 @@ impl Sandboxes {
 
     /// A sandbox's default user. For a sandbox that is gone it doesn't matter.
     pub fn default_user(&self, permit: &Permit) -> User {
-        let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
-        live.filter(|live| live.project == *permit.project()).map_or(User::User, |live| live.user)
+        permit.sandbox().map_or(User::User, |id| self.user_of(permit.project(), id))
+    }
+
+    pub(crate) fn user_of(&self, project: &ProjectId, id: &SandboxId) -> User {
+        let live = self.inner.register.get(id);
+        live.filter(|live| live.project == *project).map_or(User::User, |live| live.user)
     }
 
     /// The template that a sandbox was made from. For a sandbox that is gone it doesn't matter.

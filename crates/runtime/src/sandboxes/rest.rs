@@ -251,8 +251,12 @@ impl Sandboxes {
         let (id, project) = (&live.id, &live.project);
         let row = self.row_of(project, id).await?;
         let found = self.resting_in(live, &snapshot).await?;
-        let template =
-            StoredTemplate { project: project.to_string(), name: snapshot.template_name(), id: found.template.clone() };
+        let template = StoredTemplate {
+            project: project.to_string(),
+            name: snapshot.template_name(),
+            id: found.template.clone(),
+            user: None,
+        };
         let env = self.opened_environment(&found)?;
         let uses = row.asked.spec.secrets.clone();
         let secrets = self.resolve_secrets(project, &uses).await?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::template::TemplateId;
-use saggar_domain::{Code, ExecSpec, Problem, ProjectId, SandboxId, Timeout};
+use saggar_domain::{Code, ExecSpec, Problem, ProjectId, SandboxId, Timeout, User};
 use saggar_sandbox::Templates;
 use tokio::time::Instant;
 
@@ -24,12 +24,14 @@ const REMEMBERED_MAX: usize = 256;
 /// Marks the exec of a start command.
 const TAG: &str = "saggar-start";
 
-/// What a template says about its programs.
+/// What a template says about its programs. Of the users that an image can name, only root is one that every sandbox has; programs of
+/// an image with another one run as `user`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Service {
     start: Option<String>,
     ready: Option<String>,
     warm: Vec<ModuleName>,
+    user: Option<User>,
 }
 
 /// Services by template. A template never changes, so what is remembered stays right.
@@ -60,11 +62,18 @@ impl Sandboxes {
         let held = Templates::new(&self.inner.data, &template.project).find(&template.name).map_err(Fault::Refused)?;
         let defaults = held.manifest.defaults();
         let warm = defaults.env.get(WARM_VARIABLE).map(|names| warm_imports(names)).unwrap_or_default();
-        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone(), warm });
+        let user = defaults.user.as_deref().filter(|user| has_both_users() && is_root(user)).map(|_| User::Root);
+        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone(), warm, user });
         if held.id == template.id {
             self.inner.services.put(held.id, Arc::clone(&service));
         }
         Ok(service)
+    }
+
+    /// The template with the user that it names.
+    pub(super) fn with_user(&self, template: StoredTemplate) -> Result<StoredTemplate, Fault> {
+        let user = self.service(Some(&template))?.user;
+        Ok(StoredTemplate { user, ..template })
     }
 
     /// What its Python has imported when a context is started.
@@ -108,6 +117,17 @@ impl Sandboxes {
             tokio::time::sleep(READY_PAUSE.min(left)).await;
         }
     }
+}
+
+/// A server of an ordinary user makes sandboxes with a single id: what runs as root there can't be `user` as well.
+fn has_both_users() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Of `USER` or `USER:GROUP`, each a name or a number.
+fn is_root(user: &str) -> bool {
+    let user = user.split_once(':').map_or(user, |(user, _)| user);
+    user == "root" || user.parse() == Ok(User::Root.id())
 }
 
 fn shell(line: &str, tag: Option<&str>, timeout: Option<Duration>) -> ExecSpec {

@@ -42,12 +42,11 @@ impl Sandboxes {
         };
         let stored = |project: &str| {
             let found = Templates::new(&self.inner.data, project).name(&name).map_err(Fault::Refused)?;
-            let stored = |record: NameRecord| StoredTemplate {
-                project: project.to_owned(),
-                name: name.clone(),
-                id: record.template,
+            let stored = |record: NameRecord| {
+                let (project, name) = (project.to_owned(), name.clone());
+                self.with_user(StoredTemplate { project, name, id: record.template, user: None })
             };
-            Ok::<Option<StoredTemplate>, Fault>(found.map(stored))
+            found.map(stored).transpose()
         };
         if SnapshotId::of_template(&name).is_some() {
             return self.startable_snapshot(project, &name, stored(project.as_str())?).map(Some);

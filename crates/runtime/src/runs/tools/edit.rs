@@ -13,7 +13,7 @@ mod io;
 
 use std::time::Duration;
 
-use saggar_domain::{SandboxId, User};
+use saggar_domain::SandboxId;
 use saggar_engine::{Class, Report};
 use serde::Deserialize;
 
@@ -23,7 +23,7 @@ use super::sandbox::RunSandbox;
 use super::tool::{Needs, Performer, Performing, Tool};
 use crate::fail_point::pass;
 use crate::fault::{Fault, FileFaultKind};
-use crate::files::{FilePath, Files};
+use crate::files::FilePath;
 use crate::permit::Action;
 use crate::runs::effects::Task;
 use change::{Change, Changed, too_long};
@@ -132,7 +132,7 @@ struct Editing<'a> {
 
 impl Editing<'_> {
     async fn perform(&self, arguments: &Arguments) -> Result<Told, Fault> {
-        let place = |path: &str| FilePath::parse(path, User::User);
+        let place = |path: &str| self.sandbox.path(path);
         match arguments {
             Arguments::View { path, start, lines } => {
                 let text = match read_text(self.sandbox, self.reads(), &place(path)?).await? {
@@ -213,8 +213,7 @@ impl Editing<'_> {
             match &past.before {
                 Some(before) => write_text(self.sandbox, self.writes(), path, before).await?,
                 None => {
-                    let permit = self.sandbox.permit(self.writes())?;
-                    Files::to_write(self.sandbox.sandboxes(), &permit, User::User).await?.remove(path, false).await?;
+                    self.sandbox.to_write(self.writes()).await?.remove(path, false).await?;
                 }
             }
         }

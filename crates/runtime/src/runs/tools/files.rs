@@ -5,7 +5,6 @@ mod search;
 
 use std::time::Duration;
 
-use saggar_domain::User;
 use saggar_engine::{Class, Report};
 use serde::Deserialize;
 use serde_json::json;
@@ -16,7 +15,7 @@ use super::report::{cut, failed, not_begun, read as read_arguments, returned};
 use super::sandbox::RunSandbox;
 use super::tool::{Needs, Performer, Performing, Tool};
 use crate::fault::{Fault, FileFaultKind};
-use crate::files::{FilePath, Files, WriteOptions};
+use crate::files::WriteOptions;
 use crate::permit::Action;
 use crate::runs::effects::Task;
 
@@ -122,8 +121,8 @@ async fn call(sandbox: &RunSandbox, task: &Task, arguments: &str) -> Report {
 }
 
 async fn read(sandbox: &RunSandbox, action: Action, path: &str, most: usize) -> Result<String, Fault> {
-    let path = FilePath::parse(path, User::User)?;
-    let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let path = sandbox.path(path)?;
+    let files = sandbox.to_read(action).await?;
     // One byte more than is returned shows that there is more.
     let mut reading = files.read(&path, 0, Some(most as u64 + 1)).await?;
     let mut bytes = Vec::new();
@@ -136,8 +135,8 @@ async fn read(sandbox: &RunSandbox, action: Action, path: &str, most: usize) -> 
 }
 
 async fn write(sandbox: &RunSandbox, action: Action, path: &str, content: &str) -> Result<String, Fault> {
-    let path = FilePath::parse(path, User::User)?;
-    let files = Files::to_write(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let path = sandbox.path(path)?;
+    let files = sandbox.to_write(action).await?;
     let options = WriteOptions { mode: 0o644, parents: true, expected: Some(content.len() as u64) };
     let mut writing = files.write(&path, options).await?;
     writing.data(content.as_bytes()).await?;
@@ -146,8 +145,8 @@ async fn write(sandbox: &RunSandbox, action: Action, path: &str, content: &str) 
 }
 
 async fn list(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String, Fault> {
-    let path = FilePath::parse(path, User::User)?;
-    let mut files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let path = sandbox.path(path)?;
+    let mut files = sandbox.to_read(action).await?;
     let (entries, skipped) = files.list(&path, 1, LIST_MAX).await?;
     let names: Vec<_> = entries
         .iter()
@@ -157,8 +156,8 @@ async fn list(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String
 }
 
 async fn remove(sandbox: &RunSandbox, action: Action, path: &str) -> Result<String, Fault> {
-    let path = FilePath::parse(path, User::User)?;
-    let mut files = Files::to_write(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let path = sandbox.path(path)?;
+    let mut files = sandbox.to_write(action).await?;
     match files.remove(&path, true).await {
         Ok(()) => Ok("removed".to_owned()),
         // The state after it was removed, perhaps by an earlier attempt.

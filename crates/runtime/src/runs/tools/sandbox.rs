@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::secret::{Grant, SecretName};
-use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, OfRun, SandboxId, SnapshotId};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, OfRun, SandboxId, SnapshotId, User};
 use saggar_egress::secret::Credential;
 use saggar_engine::{KeptFiles, Report, Restored, ToolResult};
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use super::report::{failed, not_begun, returned};
 use super::tool::{Needs, Tool};
 use crate::fault::Fault;
+use crate::files::{FilePath, Files};
 use crate::permit::{Action, Permit, Subject};
 use crate::runs::effects::{About, Task};
 use crate::sandboxes::{AskedWorkspace, Keep, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
@@ -63,6 +64,25 @@ impl RunSandbox {
     pub(in crate::runs) fn permit(&self, action: Action) -> Result<Permit, Fault> {
         let subject = Subject::Run { run: self.about.run.clone(), project: self.about.project.clone() };
         Permit::decide(&subject, action)
+    }
+
+    /// A path as its programs would read it.
+    pub(in crate::runs) fn path(&self, text: &str) -> Result<FilePath, Fault> {
+        FilePath::parse(text, self.user())
+    }
+
+    /// Its files, read as the user that its programs run as.
+    pub(in crate::runs) async fn to_read(&self, action: Action) -> Result<Files, Fault> {
+        Files::to_read(&self.sandboxes, &self.permit(action)?, self.user()).await
+    }
+
+    /// Its files, written as the user that its programs run as.
+    pub(in crate::runs) async fn to_write(&self, action: Action) -> Result<Files, Fault> {
+        Files::to_write(&self.sandboxes, &self.permit(action)?, self.user()).await
+    }
+
+    fn user(&self) -> User {
+        self.id().map_or(User::User, |id| self.sandboxes.user_of(&self.about.project, &id))
     }
 
     /// A secret of the run's project, opened for one call.

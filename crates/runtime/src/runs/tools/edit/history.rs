@@ -6,7 +6,6 @@
 //!
 //! Entries are in the sandbox and belong to its user: whoever can change them can change the files themselves.
 
-use saggar_domain::User;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -93,9 +92,8 @@ impl<'a> History<'a> {
 
     /// All names, oldest first.
     async fn names(&self) -> Result<Vec<String>, Fault> {
-        let mut files =
-            Files::to_read(self.sandbox.sandboxes(), &self.sandbox.permit(self.read.clone())?, User::User).await?;
-        let listed = files.list(&FilePath::parse(&self.directory, User::User)?, 1, NAMES_MAX).await;
+        let mut files = self.sandbox.to_read(self.read.clone()).await?;
+        let listed = files.list(&self.sandbox.path(&self.directory)?, 1, NAMES_MAX).await;
         let mut names: Vec<String> = match listed {
             Ok((entries, _)) => entries.iter().map(|entry| String::from_utf8_lossy(&entry.path).into_owned()).collect(),
             Err(Fault::File(fault)) if fault.kind == FileFaultKind::NotFound => Vec::new(),
@@ -106,11 +104,11 @@ impl<'a> History<'a> {
     }
 
     async fn files(&self) -> Result<Files, Fault> {
-        Files::to_write(self.sandbox.sandboxes(), &self.sandbox.permit(self.write.clone())?, User::User).await
+        self.sandbox.to_write(self.write.clone()).await
     }
 
     fn path(&self, name: &str) -> Result<FilePath, Fault> {
-        FilePath::parse(&format!("{}/{name}", self.directory), User::User)
+        self.sandbox.path(&format!("{}/{name}", self.directory))
     }
 }
 

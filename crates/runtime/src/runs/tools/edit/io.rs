@@ -1,9 +1,7 @@
 //! Whole text files of the sandbox, up to a bound.
 
-use saggar_domain::User;
-
 use crate::fault::Fault;
-use crate::files::{FilePath, Files, WriteOptions};
+use crate::files::{FilePath, WriteOptions};
 use crate::permit::Action;
 use crate::runs::tools::sandbox::RunSandbox;
 
@@ -18,7 +16,7 @@ pub(super) async fn read_text(
     action: Action,
     path: &FilePath,
 ) -> Result<Result<String, String>, Fault> {
-    let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let files = sandbox.to_read(action).await?;
     let mut reading = files.read(path, 0, Some(READ_MAX as u64 + 1)).await?;
     let mut bytes = Vec::new();
     while let Some(some) = reading.next().await? {
@@ -32,7 +30,7 @@ pub(super) async fn read_text(
 }
 
 pub(super) async fn write_text(sandbox: &RunSandbox, action: Action, path: &FilePath, text: &str) -> Result<(), Fault> {
-    let files = Files::to_write(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let files = sandbox.to_write(action).await?;
     let options = WriteOptions { mode: 0o644, parents: true, expected: Some(text.len() as u64) };
     let mut writing = files.write(path, options).await?;
     writing.data(text.as_bytes()).await?;

@@ -3,11 +3,10 @@
 //! The sandbox sends the files and everything is compared here, so it needs no program inside. How much is read, and
 //! how much is told, has bounds; what was left out is said.
 
-use saggar_domain::User;
 use serde_json::json;
 
 use crate::fault::Fault;
-use crate::files::{FileKind, FilePath, Files, Walked};
+use crate::files::{FileKind, Walked};
 use crate::permit::Action;
 use crate::runs::tools::sandbox::RunSandbox;
 
@@ -30,8 +29,8 @@ struct Found {
 }
 
 pub(super) async fn search(sandbox: &RunSandbox, action: Action, path: &str, text: &str) -> Result<String, Fault> {
-    let top = FilePath::parse(path, User::User)?;
-    let files = Files::to_read(sandbox.sandboxes(), &sandbox.permit(action)?, User::User).await?;
+    let top = sandbox.path(path)?;
+    let files = sandbox.to_read(action).await?;
     let mut walking = files.walk(&top).await?;
     let mut found = Found::default();
     let mut current: Option<(Vec<u8>, Vec<u8>)> = None;
