@@ -15,7 +15,8 @@ use crate::control::{Final, FinishedExec, Frame, JSON_MAX, Op, Reply, Sample};
 
 use super::connection::{Connection, Role};
 use super::exec::{Ended, Exec};
-use super::holder::{Hold, is_ours};
+use super::holder::Hold;
+use super::listening::is_ours;
 use super::moment::{Moment, wall_ms};
 use super::requests::read_request;
 

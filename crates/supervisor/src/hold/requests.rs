@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
 use saggar_domain::net::EgressDraft;
 use saggar_domain::{
-    Beginning, ByteSize, Code, Count, Cpus, DeadlineAction, EndReason, ExecId, ExecLimits, Offsets, Problem, Signal,
-    SignalScope, TerminalSize, Timeout, User,
+    Beginning, ByteSize, Code, Count, Cpus, EndReason, ExecId, ExecLimits, Offsets, Problem, Signal, SignalScope,
+    TerminalSize, Timeout, User,
 };
 use saggar_guest::{OpenRequest, OpenTarget, ToGuest};
 use saggar_jail::cgroup::{Group, Wanted};
@@ -19,7 +19,8 @@ use crate::program::{Program, default_cwd};
 
 use super::connection::{Following, Role};
 use super::exec::{Accepted, Exec, OUTPUT_WINDOW};
-use super::holder::{Hold, STREAMS_MAX, too_many_connections};
+use super::holder::Hold;
+use super::listening::{STREAMS_MAX, too_many_connections};
 use super::moment::{Moment, wall_ms};
 
 /// Bytes of an exec's output that are kept unless the request says otherwise.
@@ -214,26 +215,6 @@ impl Hold {
         }
     }
 
-    /// Refuses terms that can't be kept.
-    fn check_terms(&self, terms: Terms) -> Result<(), Problem> {
-        match terms.then {
-            DeadlineAction::Kill => Ok(()),
-            DeadlineAction::Pause if self.group.as_ref().is_some_and(Group::is_freezable) => Ok(()),
-            DeadlineAction::Pause => Err(not_freezable()),
-        }
-    }
-
-    fn check_runs(&self) -> Result<(), Problem> {
-        match self.paused {
-            None => Ok(()),
-            Some(_) => Err(Problem::new(
-                Code::SandboxPaused,
-                format!("the sandbox {} is paused", self.sandbox_id),
-                "resume it first",
-            )),
-        }
-    }
-
     fn start(&mut self, token: u64, start: StartExec, now: Moment) -> Result<(), Problem> {
         self.check_runs()?;
         if self.execs.is_full() || self.channel.outgoing_len() > BACKLOG_MAX {
@@ -418,63 +399,6 @@ impl Hold {
         }
         Ok(())
     }
-
-    /// Freezes everything. `by_itself` is true at a deadline.
-    pub(super) fn pause(&mut self, now: Moment, by_itself: bool) -> Result<(), Problem> {
-        if self.paused.is_some() {
-            return Ok(());
-        }
-        if self.still.is_none() {
-            self.freeze()?;
-        }
-        self.paused = Some(now);
-        self.lifetime.pause(now);
-        self.tell(EventBody::Paused { by_itself });
-        Ok(())
-    }
-
-    pub(super) fn freeze(&self) -> Result<(), Problem> {
-        let group = self.group.as_ref().filter(|group| group.is_freezable()).ok_or_else(not_freezable)?;
-        group.freeze().map_err(|error| {
-            Problem::new(
-                Code::Internal,
-                format!("the sandbox {} could not be frozen: {}", self.sandbox_id, error.kind()),
-                "a process that waits for a disk or a device can't be frozen; try again, or end it",
-            )
-        })
-    }
-
-    pub(super) fn thaw(&self) -> Result<(), Problem> {
-        let Some(group) = &self.group else { return Ok(()) };
-        group.thaw().map_err(|error| {
-            Problem::new(
-                Code::Internal,
-                format!("the sandbox {} could not be thawed: {}", self.sandbox_id, error.kind()),
-                "try again",
-            )
-        })
-    }
-
-    fn resume(&mut self, terms: Option<Terms>, now: Moment) -> Result<(), Problem> {
-        if let Some(terms) = terms {
-            self.check_terms(terms)?;
-        }
-        if let Some(since) = self.paused {
-            // One whose changes are being read goes on when they are.
-            if self.still.is_none() {
-                self.thaw()?;
-            }
-            self.paused = None;
-            let span = now.since(since);
-            self.execs.iter_mut().filter_map(|exec| exec.deadline.as_mut()).for_each(|deadline| deadline.move_on(span));
-            self.lifetime.resume(now);
-            self.tell(EventBody::Resumed);
-        }
-        if let Some(terms) = terms {
-            self.lifetime.set(terms, now);
-        }
-        Ok(())
-    }
 }
 
 pub(super) fn read_request(json: &[u8]) -> Result<Op, Problem> {
@@ -500,14 +424,6 @@ fn no_such_exec(id: &ExecId) -> Problem {
         Code::NoSuchExec,
         format!("exec {id} doesn't exist in this sandbox, or is no longer remembered"),
         "list the sandbox's execs",
-    )
-}
-
-fn not_freezable() -> Problem {
-    Problem::new(
-        Code::UnsupportedCapability,
-        "this host can't freeze a sandbox: no freezable cgroup is available",
-        "end sandboxes instead of pausing them; `saggar doctor` shows what this host supports",
     )
 }
 
