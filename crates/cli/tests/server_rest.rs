@@ -185,7 +185,7 @@ fn a_server_that_is_killed_while_a_sandbox_goes_to_rest_or_rises_loses_no_file()
         ("pause/frozen", &pause),
         ("pause/row", &pause),
         ("snapshot/begun", &pause),
-        ("snapshot/copied", &pause),
+        ("snapshot/read", &pause),
         ("snapshot/recorded", &pause),
         ("snapshot/named", &pause),
         ("rest/kept", &pause),

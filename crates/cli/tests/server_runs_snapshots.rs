@@ -179,7 +179,7 @@ fn a_run_goes_back_with_its_files_while_it_is_under_way() {
 
 /// Between the steps of taking a snapshot: the server is killed at each.
 const POINTS: [&str; 5] =
-    ["snapshot/begun", "snapshot/copied", "snapshot/went-on", "snapshot/recorded", "snapshot/named"];
+    ["snapshot/begun", "snapshot/read", "snapshot/went-on", "snapshot/recorded", "snapshot/named"];
 /// How often it is killed beside.
 const KILLS: usize = 12;
 /// Determines the moments.

@@ -252,7 +252,7 @@ fn a_server_that_is_killed_while_it_takes_a_snapshot_leaves_a_whole_one_or_none(
     for point in [
         "snapshot/begun",
         "snapshot/still",
-        "snapshot/copied",
+        "snapshot/read",
         "snapshot/went-on",
         "build/layer",
         "snapshot/recorded",

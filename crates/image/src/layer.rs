@@ -3,6 +3,7 @@
 mod attributes;
 mod below;
 mod bundle;
+mod change;
 mod changes;
 mod content;
 mod copy;
@@ -12,6 +13,7 @@ mod fuzz;
 mod merge;
 mod opened;
 mod pack;
+mod spool;
 mod tree_digest;
 mod unpack;
 mod view;
@@ -21,9 +23,10 @@ mod written;
 
 pub(crate) use below::Below;
 pub(crate) use pack::pack;
+pub(crate) use spool::Spooled;
 pub(crate) use tree_digest::{Contents, TreeDigest};
 pub(crate) use unpack::unpack;
-pub(crate) use written::{Content, Copied, Written, copy};
+pub(crate) use written::{Content, Copied, Still, Written, copy, write_spooled};
 
 pub use content::GoOn;
 pub use copy::{Fate, Ignored, Placement, Selection};

@@ -1,4 +1,4 @@
-//! Writes what a sandbox changed in its root as a layer.
+//! Finds what a sandbox changed in its root, for a layer.
 //!
 //! The upper layer of an overlay has everything that was written; hostile programs chose its names, depth and sizes. They are dead, and nothing in
 //! it is followed: every name is opened in its directory, without links, and the depth, the number of entries and the size are bounded. Or they stand
@@ -15,20 +15,18 @@ use std::io::Read;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 use saggar_domain::Problem;
-use saggar_domain::template::BuiltInRoot;
+use saggar_domain::template::{BuiltInRoot, Dropped};
 use saggar_sandbox::{RootChanges, TRUST_ADDED, TRUST_BUNDLE, TRUST_OWN, host_bundle, paths_of_the_host};
 
 use super::bundle::{AUTHORITY_MAX, BUNDLE_MAX, certificate, without};
-use super::content::{self, GoOn};
-use super::entry_path::EntryPath;
+use super::change::{Change, Facts, Sink, Source, parse};
+use super::content::GoOn;
 use super::opened::Opened;
 use super::view::{Beyond, ResolveError, View, is_opaque};
 use super::whiteout::is_whiteout;
-use super::writer::Writer;
 use super::{NOBODY, Ownership, attributes};
-use crate::failure::{about, refused, shown, storage};
+use crate::failure::{about, shown, storage};
 use crate::limits::Budget;
-use crate::tar::{Entry, Kind};
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 pub(super) const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
@@ -43,18 +41,24 @@ const NAME_FILES: &[&str] = &["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"]
 const OVERLAY: &[u8] = b"user.overlay.";
 pub(super) const PERMISSIONS: u32 = 0o7777;
 
-/// Writes the changes. `false`: there are none.
-pub(super) fn write(
+/// What was handed on.
+pub(super) struct Found {
+    pub(super) is_changed: bool,
+    /// What was left out of it.
+    pub(super) dropped: Dropped,
+}
+
+/// Hands on what was changed, in the order in which a layer is written.
+pub(super) fn find(
     changes: &RootChanges,
-    root: Option<BuiltInRoot>,
+    withheld: &Withheld,
     below: &View,
-    writer: &mut Writer,
+    sink: &mut dyn Sink,
     budget: &mut Budget,
     go_on: GoOn<'_>,
-) -> Result<bool, Problem> {
-    let withheld = Withheld::new(root, below)?;
-    let linked = HashMap::new();
-    let mut walk = Walk { changes, below, withheld, writer, budget, go_on, linked, is_changed: false };
+) -> Result<Found, Problem> {
+    let (linked, dropped) = (HashMap::new(), Dropped::default());
+    let mut walk = Walk { changes, below, withheld, sink, budget, go_on, linked, is_changed: false, dropped };
     let top = openat2(&changes.upper, ".", DIRECTORY, Mode::empty(), RESOLVE).map_err(unreadable)?;
     let stat = rustix::fs::fstat(&top).map_err(unreadable)?;
     let mut open = Vec::new();
@@ -71,19 +75,20 @@ pub(super) fn write(
             _ => about(&format!("entry {}", shown(&path)), problem),
         })?;
     }
-    Ok(walk.is_changed)
+    Ok(Found { is_changed: walk.is_changed, dropped: walk.dropped })
 }
 
 struct Walk<'a> {
     changes: &'a RootChanges,
     below: &'a View,
-    withheld: Withheld,
-    writer: &'a mut Writer,
+    withheld: &'a Withheld,
+    sink: &'a mut dyn Sink,
     budget: &'a mut Budget,
     go_on: GoOn<'a>,
     /// The first name of each file that has several, by inode.
     linked: HashMap<u64, Vec<u8>>,
     is_changed: bool,
+    dropped: Dropped,
 }
 
 /// An open directory, and what is left of it: the last name is next.
@@ -92,7 +97,7 @@ struct Level {
     directory: Opened,
     names: Vec<Vec<u8>>,
     /// Not written yet.
-    pending: Option<Entry>,
+    pending: Option<Facts>,
 }
 
 impl Walk<'_> {
@@ -106,8 +111,7 @@ impl Walk<'_> {
             // One that hides nothing is of no use.
             if self.below.look(path).map_err(unreadable)?.is_some() {
                 self.flush(open)?;
-                self.budget.entry(path.len())?;
-                self.writer.whiteout(&parse(path)?, self.budget)?;
+                self.put(path, Change::Whiteout)?;
             }
             return Ok(());
         }
@@ -130,19 +134,17 @@ impl Walk<'_> {
                 if TRUST_OWN.as_bytes().rsplit(|byte| *byte == b'/').next() == Some(&target) {
                     return Ok(());
                 }
-                let entry = self.entry(&stat, Vec::new());
+                let facts = self.facts(&stat, Vec::new());
                 self.flush(open)?;
-                self.budget.entry(path.len())?;
-                self.writer.link(&parse(path)?, &target, &entry, self.budget)
+                self.put(path, Change::Link { facts, target })
             }
             FileType::Fifo => {
-                let entry = self.entry(&stat, Vec::new());
+                let facts = self.facts(&stat, Vec::new());
                 self.flush(open)?;
-                self.budget.entry(path.len())?;
-                self.writer.fifo(&parse(path)?, &entry, self.budget)
+                self.put(path, Change::Fifo { facts })
             }
             FileType::CharacterDevice | FileType::BlockDevice | FileType::Socket | FileType::Unknown => {
-                self.writer.dropped.devices += 1;
+                self.dropped.devices += 1;
                 Ok(())
             }
         }
@@ -153,14 +155,14 @@ impl Walk<'_> {
         let is_opaque = is_opaque(&directory);
         let mut attributes = attributes::read(&directory).map_err(unreadable)?;
         attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
-        let entry = self.entry(stat, attributes);
+        let facts = self.facts(stat, attributes);
         let below = self.below.look(&path).map_err(unreadable)?;
         let is_same = match below.filter(|below| below.is_directory()) {
             Some(below) => {
                 let ids = (self.below.id_inside(below.stat.st_uid), self.below.id_inside(below.stat.st_gid));
-                below.stat.st_mode & PERMISSIONS == entry.mode && ids == (entry.uid as u32, entry.gid as u32)
+                below.stat.st_mode & PERMISSIONS == facts.mode && ids == (facts.uid, facts.gid)
             }
-            None => self.withheld.is_made_for_it(&path, &entry),
+            None => self.withheld.is_made_for_it(&path, &facts),
         };
         let mut names = Vec::new();
         for entry in Dir::read_from(&directory).map_err(unreadable)? {
@@ -172,41 +174,42 @@ impl Walk<'_> {
             }
         }
         names.sort_unstable_by(|a, b| b.cmp(a));
-        let is_kept = is_opaque || !is_same || !entry.attributes.is_empty();
-        if is_kept {
+        let is_kept = is_opaque || !is_same || !facts.attributes.is_empty();
+        let mut pending = Some(facts);
+        if is_kept && let Some(facts) = pending.take() {
             self.flush(open)?;
-            self.directory(&path, &entry)?;
-            if is_opaque && !path.is_empty() {
-                self.writer.opaque(&parse(&path)?)?;
-            }
+            // The top hides nothing that is below it.
+            let is_opaque = is_opaque && !path.is_empty();
+            self.put(&path, Change::Directory { facts, is_opaque })?;
         }
-        open.push(Level { path, directory, names, pending: (!is_kept).then_some(entry) });
+        open.push(Level { path, directory, names, pending });
         Ok(())
     }
 
     /// Writes the directories above what is about to be written.
     fn flush(&mut self, open: &mut [Level]) -> Result<(), Problem> {
         for level in open {
-            if let Some(entry) = level.pending.take() {
-                self.directory(&level.path, &entry)?;
+            if let Some(facts) = level.pending.take() {
+                self.put(&level.path, Change::Directory { facts, is_opaque: false })?;
             }
         }
         self.is_changed = true;
         Ok(())
     }
 
-    fn directory(&mut self, path: &[u8], entry: &Entry) -> Result<(), Problem> {
+    fn put(&mut self, path: &[u8], change: Change<'_>) -> Result<(), Problem> {
         self.is_changed = true;
         self.budget.entry(path.len())?;
-        self.writer.directory(&parse(path)?, entry, self.budget)
+        // Refused while it can still be named, and before its content is read.
+        parse(path)?;
+        self.sink.put(path, change, self.budget, self.go_on)
     }
 
     fn file(&mut self, path: &[u8], name: &[u8], stat: &Stat, open: &mut [Level]) -> Result<(), Problem> {
         self.flush(open)?;
-        self.budget.entry(path.len())?;
         if stat.st_nlink > 1 {
-            if let Some(first) = self.linked.get(&stat.st_ino) {
-                return self.writer.hard_link(&parse(path)?, first, self.budget);
+            if let Some(first) = self.linked.get(&stat.st_ino).cloned() {
+                return self.put(path, Change::HardLink { first });
             }
             self.linked.insert(stat.st_ino, path.to_vec());
         }
@@ -215,10 +218,8 @@ impl Walk<'_> {
         self.budget.content(size)?;
         let mut attributes = attributes::read(&source).map_err(unreadable)?;
         attributes.retain(|(name, _)| !name.starts_with(OVERLAY));
-        let entry = self.entry(stat, attributes);
-        let target = self.writer.file(&parse(path)?, self.budget)?;
-        let (target, digest) = content::copy(&source.file, target, size, self.go_on)?;
-        self.writer.finish_file(&target, &entry, digest)
+        let facts = self.facts(stat, attributes);
+        self.put(path, Change::File { facts, content: Source::File { file: &source.file, size } })
     }
 
     /// The bundle of certificates has the authority of this sandbox's network, which nobody may trust later. Without it, it may be the host's, which
@@ -245,13 +246,10 @@ impl Walk<'_> {
         if content == host || content.is_empty() || same_below {
             return Ok(());
         }
-        let entry = self.entry(stat, Vec::new());
+        let facts = self.facts(stat, Vec::new());
         self.flush(open)?;
-        self.budget.entry(path.len())?;
         self.budget.content(content.len() as u64)?;
-        let target = self.writer.file(&parse(path)?, self.budget)?;
-        let digest = super::writer::write_all(&target, &content)?;
-        self.writer.finish_file(&target, &entry, digest)
+        self.put(path, Change::File { facts, content: Source::Bytes(&content) })
     }
 
     /// The authority of the sandbox's network, as the files of the runtime have it. A program may have changed them; what is then there is no authority.
@@ -274,29 +272,25 @@ impl Walk<'_> {
         Ok(found)
     }
 
-    fn entry(&mut self, stat: &Stat, attributes: Vec<attributes::Attribute>) -> Entry {
-        let mut id = |id: u32| match self.changes.id_inside(id) {
-            Some(id) => u64::from(id),
-            None => {
-                self.writer.dropped.owners += 1;
-                u64::from(NOBODY)
-            }
+    fn facts(&mut self, stat: &Stat, attributes: Vec<attributes::Attribute>) -> Facts {
+        let mut id = |id: u32| {
+            self.changes.id_inside(id).unwrap_or_else(|| {
+                self.dropped.owners += 1;
+                NOBODY
+            })
         };
-        Entry {
-            path: Vec::new(),
-            kind: Kind::Directory,
+        Facts {
             mode: stat.st_mode & PERMISSIONS,
             uid: id(stat.st_uid),
             gid: id(stat.st_gid),
             modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0)),
             attributes,
-            attributes_unread: 0,
         }
     }
 }
 
 /// Where the runtime puts files of its own. Links of the image on the way are followed, as the runtime follows them.
-struct Withheld {
+pub(super) struct Withheld {
     files: Vec<Vec<u8>>,
     /// Two copies of the authority of a managed network.
     authorities: Vec<Vec<u8>>,
@@ -304,7 +298,7 @@ struct Withheld {
 }
 
 impl Withheld {
-    fn new(root: Option<BuiltInRoot>, below: &View) -> Result<Self, Problem> {
+    pub(super) fn new(root: Option<BuiltInRoot>, below: &View) -> Result<Self, Problem> {
         let place = |path: &str| -> Result<Vec<u8>, Problem> {
             let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
             match below.resolve(above.as_bytes(), Beyond::Stays) {
@@ -325,10 +319,10 @@ impl Withheld {
     }
 
     /// Whether a directory that the image didn't have is one that the runtime makes for its own files.
-    fn is_made_for_it(&self, path: &[u8], entry: &Entry) -> bool {
+    fn is_made_for_it(&self, path: &[u8], facts: &Facts) -> bool {
         let is_above = |file: &Vec<u8>| file.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/"));
-        let is_plain = (entry.uid, entry.gid, entry.mode) == (0, 0, 0o755);
-        let is_temporary = path == b"tmp" && (entry.uid, entry.gid, entry.mode) == (0, 0, 0o1777);
+        let is_plain = (facts.uid, facts.gid, facts.mode) == (0, 0, 0o755);
+        let is_temporary = path == b"tmp" && (facts.uid, facts.gid, facts.mode) == (0, 0, 0o1777);
         is_temporary || (is_plain && (self.files.iter().any(is_above) || is_above(&self.bundle)))
     }
 }
@@ -342,10 +336,6 @@ fn read(file: &File, max: u64) -> Result<Vec<u8>, Problem> {
 
 fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
-}
-
-fn parse(path: &[u8]) -> Result<EntryPath, Problem> {
-    EntryPath::parse(path).map_err(|why| refused(format!("it {why}"), "let the step write fewer levels of directories"))
 }
 
 pub(super) fn unreadable(errno: Errno) -> Problem {

@@ -23,7 +23,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 use saggar_domain::Problem;
 use saggar_domain::template::{Dropped, Taken};
-use sha2::{Digest, Sha256};
 
 use super::below::{Below, IMPLIED_MODE};
 use super::entry_path::EntryPath;
@@ -92,6 +91,16 @@ impl Writer {
             (false, false) => Taken::Top,
             (false, true) => Taken::Nothing,
         }
+    }
+
+    /// Counts what a caller left out before it came here.
+    pub(super) fn leave_out(&mut self, Dropped { devices, capabilities, attributes, set_ids, owners }: Dropped) {
+        let counted = &mut self.dropped;
+        counted.devices += devices;
+        counted.capabilities += capabilities;
+        counted.attributes += attributes;
+        counted.set_ids += set_ids;
+        counted.owners += owners;
     }
 
     /// Whether it hides everything below.
@@ -375,15 +384,6 @@ fn wrong_path(why: &'static str) -> Problem {
 fn through_link(path: &EntryPath) -> Problem {
     let path = shown(path.as_bytes());
     refused(format!("the directory {path} is a symbolic link of the same layer, or is behind one"), HOSTILE)
-}
-
-/// Writes a whole file; returns the digest of its content.
-pub(super) fn write_all(file: &OwnedFd, content: &[u8]) -> Result<[u8; 32], Problem> {
-    let mut rest = content;
-    while !rest.is_empty() {
-        rest = &rest[rustix::io::write(file, rest).map_err(io)?..];
-    }
-    Ok(Sha256::digest(content).into())
 }
 
 fn times((seconds, nanos): (i64, u32)) -> Timestamps {

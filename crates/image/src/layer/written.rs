@@ -7,12 +7,14 @@ use saggar_domain::template::{Amount, BuiltInRoot, LayerId, LayerRecord};
 use saggar_sandbox::RootChanges;
 
 use super::below::Below;
+use super::changes::{Withheld, find};
 use super::content::GoOn;
 use super::copy::{Placement, Selection, make_directory};
+use super::spool::{Spool, Spooled};
 use super::tree_digest::{Contents, TreeDigest};
 use super::view::View;
 use super::writer::{HOSTILE, Writer};
-use super::{Ownership, changes, merge};
+use super::{Ownership, merge};
 use crate::failure::storage;
 use crate::limits::Budget;
 
@@ -21,8 +23,8 @@ const FORM: &str = "saggar.built-layer/v1";
 
 /// What a layer is made of.
 pub(crate) enum Content<'a> {
-    /// What a sandbox changed in a root that is built in or, without one, in its image.
-    Changes(&'a RootChanges, Option<BuiltInRoot>),
+    /// What a step changed in its image.
+    Changes(&'a RootChanges),
     /// Several layers, the topmost first.
     Merged(&'a [BorrowedFd<'a>]),
     Copies {
@@ -48,6 +50,43 @@ pub(crate) struct Copied {
     is_changed: bool,
 }
 
+/// What a sandbox changed, read while it stands still. [`Still::read`] is all that happens meanwhile.
+pub(crate) struct Still<'a> {
+    below: &'a View,
+    withheld: Withheld,
+    spool: Spool<'a>,
+}
+
+impl<'a> Still<'a> {
+    /// Everything that can be done before. `place` is a directory that nobody else uses.
+    pub(crate) fn prepare(root: Option<BuiltInRoot>, below: &'a View, place: BorrowedFd<'a>) -> Result<Self, Problem> {
+        Ok(Self { below, withheld: Withheld::new(root, below)?, spool: Spool::new(place) })
+    }
+
+    pub(crate) fn read(
+        mut self,
+        changes: &RootChanges,
+        budget: &mut Budget,
+        go_on: GoOn<'_>,
+    ) -> Result<Spooled, Problem> {
+        let found = find(changes, &self.withheld, self.below, &mut self.spool, budget, go_on).map_err(of_a_step)?;
+        self.spool.finish(found)
+    }
+}
+
+/// Writes what was read. On an error the directory holds a part of it.
+pub(crate) fn write_spooled(
+    spooled: Spooled,
+    tree: OwnedFd,
+    budget: &mut Budget,
+    go_on: GoOn<'_>,
+) -> Result<Copied, Problem> {
+    let ownership = Ownership::here();
+    let mut writer = Writer::new(tree, Below::default(), ownership)?;
+    let is_changed = spooled.write(&mut writer, budget, go_on).map_err(of_a_step)?;
+    Ok(Copied { writer, ownership, is_changed })
+}
+
 /// On an error the directory holds a part of it.
 pub(crate) fn copy(
     content: &Content<'_>,
@@ -59,8 +98,11 @@ pub(crate) fn copy(
     let ownership = Ownership::here();
     let mut writer = Writer::new(tree, Below::default(), ownership)?;
     let is_changed = match content {
-        Content::Changes(changes, root) => {
-            changes::write(changes, *root, below, &mut writer, budget, go_on).map_err(of_a_step)?
+        Content::Changes(changes) => {
+            let withheld = Withheld::new(None, below)?;
+            let found = find(changes, &withheld, below, &mut writer, budget, go_on).map_err(of_a_step)?;
+            writer.leave_out(found.dropped);
+            found.is_changed
         }
         Content::Merged(layers) => merge::write(layers, &mut writer, budget, go_on).map(|()| true)?,
         Content::Copies { from, selection, placement } => {

@@ -16,7 +16,9 @@ use super::commit::Import;
 use super::staging::{random_name, remove_tree};
 use super::{Store, made};
 use crate::failure::storage;
-use crate::layer::{Content, Copied, GoOn, Ignored, Placement, Selection, View, Written, copy};
+use crate::layer::{
+    Content, Copied, GoOn, Ignored, Placement, Selection, Spooled, Still, View, Written, copy, write_spooled,
+};
 use crate::limits::{Budget, Limits};
 use saggar_sandbox::fail_point::pass;
 
@@ -75,7 +77,7 @@ impl<'a> Build<'a> {
 
     /// A layer with what a sandbox changed; `None` if that is nothing.
     pub fn changes(&mut self, changes: &RootChanges, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
-        self.layer(&Content::Changes(changes, None), below, go_on)
+        self.layer(&Content::Changes(changes), below, go_on)
     }
 
     /// A layer with copies.
@@ -113,10 +115,10 @@ impl<'a> Build<'a> {
     }
 
     fn layer(&mut self, content: &Content<'_>, below: &View, go_on: GoOn<'_>) -> Result<Option<Made>, Problem> {
-        self.layer_in_two(below, go_on, Durability::Power, |copying| copying.copy(content), || Ok(()))
+        self.layer_by(below, go_on, Durability::Power, |copying| copying.copy(content))
     }
 
-    /// The same for a sandbox that is not dead but stands still: only while `read` copies its changes.
+    /// The same for a sandbox that is not dead but stands still: only while its changes are read. Nothing is created meanwhile.
     pub(super) fn changes_of_held(
         &mut self,
         root: Option<BuiltInRoot>,
@@ -126,31 +128,31 @@ impl<'a> Build<'a> {
         stop: &mut dyn FnMut() -> Result<RootChanges, Problem>,
         resume: &mut dyn FnMut() -> Result<(), Problem>,
     ) -> Result<Option<Made>, Problem> {
-        let read = |copying: &mut Copying<'_>| {
-            let changes = stop()?;
-            pass("snapshot/still");
-            copying.copy(&Content::Changes(&changes, root))
-        };
-        self.layer_in_two(below, go_on, durability, read, resume)
+        self.layer_by(below, go_on, durability, |copying| {
+            let spooled = copying.spool(root, &mut || {
+                let changes = stop()?;
+                pass("snapshot/still");
+                Ok(changes)
+            })?;
+            resume()?;
+            copying.write(spooled)
+        })
     }
 
-    /// A layer is copied, and then completed: what it was copied from isn't needed for that.
-    pub(super) fn layer_in_two(
+    pub(super) fn layer_by(
         &mut self,
         below: &View,
         go_on: GoOn<'_>,
         durability: Durability,
-        read: impl FnOnce(&mut Copying<'_>) -> Result<Copied, Problem>,
-        mut between: impl FnMut() -> Result<(), Problem>,
+        copy: impl FnOnce(&mut Copying<'_>) -> Result<Copied, Problem>,
     ) -> Result<Option<Made>, Problem> {
         let fail = |errno: Errno| storage("a layer can't be written", errno);
         let staged = random_name().map_err(fail)?;
         let place = self.import.stage(&staged)?;
         let tree =
             made(place.as_fd(), Path::new("tree")).map_err(|errno| storage("a layer can't be written", errno))?;
-        let mut copying = Copying { below, tree: Some(tree), budget: &mut self.budget, go_on };
-        let copied = read(&mut copying).and_then(|copied| between().map(|()| copied));
-        let outcome = copied.and_then(Copied::finish);
+        let mut copying = Copying { below, place: &place, tree: Some(tree), budget: &mut self.budget, go_on };
+        let outcome = copy(&mut copying).and_then(Copied::finish);
         let Ok(Written::Layer(record)) = outcome else {
             // The error is the one to report; what is left is removed with everything else that is staged.
             let _ = remove_tree(self.import.staged(), &staged);
@@ -223,6 +225,7 @@ pub enum Durability {
 /// A layer that is about to be copied.
 pub(super) struct Copying<'a> {
     below: &'a View,
+    place: &'a OwnedFd,
     /// Taken once.
     tree: Option<OwnedFd>,
     budget: &'a mut Budget,
@@ -231,7 +234,26 @@ pub(super) struct Copying<'a> {
 
 impl Copying<'_> {
     pub(super) fn copy(&mut self, content: &Content<'_>) -> Result<Copied, Problem> {
-        let tree = self.tree.take().ok_or_else(|| storage("a layer can't be written", Errno::ALREADY))?;
+        let tree = self.tree()?;
         copy(content, self.below, tree, self.budget, self.go_on)
+    }
+
+    /// What is read is open no longer than this.
+    fn spool(
+        &mut self,
+        root: Option<BuiltInRoot>,
+        stop: &mut dyn FnMut() -> Result<RootChanges, Problem>,
+    ) -> Result<Spooled, Problem> {
+        let still = Still::prepare(root, self.below, self.place.as_fd())?;
+        still.read(&stop()?, self.budget, self.go_on)
+    }
+
+    fn write(&mut self, spooled: Spooled) -> Result<Copied, Problem> {
+        let tree = self.tree()?;
+        write_spooled(spooled, tree, self.budget, self.go_on)
+    }
+
+    fn tree(&mut self) -> Result<OwnedFd, Problem> {
+        self.tree.take().ok_or_else(|| storage("a layer can't be written", Errno::ALREADY))
     }
 }

@@ -88,7 +88,7 @@ impl Store {
         };
         let mut frozen = Duration::ZERO;
         let mut resume = || {
-            pass("snapshot/copied");
+            pass("snapshot/read");
             frozen = (subject.resume)()?;
             pass("snapshot/went-on");
             Ok(())
@@ -240,13 +240,8 @@ impl Build<'_> {
         let trees: Vec<_> = merged.iter().rev().map(|layer| self.tree(&layer.id)).collect::<Result<_, _>>()?;
         let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
         let own = std::mem::replace(&mut self.budget, Budget::for_build(MERGED));
-        let made = self.layer_in_two(
-            &View::empty(),
-            go_on,
-            Durability::Power,
-            |copying| copying.copy(&Content::Merged(&trees)),
-            || Ok(()),
-        );
+        let merge = |copying: &mut super::build::Copying<'_>| copying.copy(&Content::Merged(&trees));
+        let made = self.layer_by(&View::empty(), go_on, Durability::Power, merge);
         self.budget = own;
         let made = made?;
         pass("snapshot/merged");

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use saggar_domain::template::TemplateId;
@@ -232,4 +232,67 @@ fn snapshots_that_a_loss_of_power_emptied_are_removed_and_hide_no_others() {
     assert_eq!(ids(), []);
     store.remove_snapshot(&whole).expect("it can be removed").expect("it is there");
     assert_eq!(place.stored(), Vec::<String>::new());
+}
+
+/// Creating files may take long, and the sandbox stands still as long as its files are read.
+#[test]
+fn nothing_is_created_while_a_sandbox_stands_still() {
+    let place = Place::new();
+    let upper = changed(&place, "file", b"content");
+    let copies = || files_below(&place.path("data"), "file");
+    let meanwhile = || assert_eq!(copies(), 0, "it stands still until here");
+    take(&place, &upper, &Wanted { meanwhile: Some(&meanwhile), ..Wanted::new(1) }).expect("it is small");
+    assert_eq!(copies(), 1);
+}
+
+/// How many files have this name, at any depth.
+fn files_below(directory: &Path, name: &str) -> usize {
+    let entries = std::fs::read_dir(directory).expect("the directory is ours");
+    let paths = entries.map(|entry| entry.expect("the directory is ours").path());
+    paths.map(|path| if path.is_dir() { files_below(&path, name) } else { usize::from(path.ends_with(name)) }).sum()
+}
+
+/// What is in memory until it is written is bounded. What is more is on the disk, and nothing of it is left.
+#[test]
+fn what_is_read_comes_back_whether_it_fits_into_memory_or_not() {
+    let place = Place::new();
+    for (number, size) in [(1, 40 << 10), (2, 5 << 20)] {
+        let upper = changed(&place, "first", &vec![1; size]);
+        let home = upper.join("home");
+        for (name, byte) in [("second", 2), ("third", 3), ("tenth", 10)] {
+            std::fs::write(home.join(name), vec![byte; size + usize::from(byte)]).expect("the directory is ours");
+        }
+        std::fs::write(home.join("empty"), b"").expect("the directory is ours");
+        std::fs::hard_link(home.join("first"), home.join("twin")).expect("the directory is ours");
+        std::os::unix::fs::symlink("first", home.join("link")).expect("the directory is ours");
+        let sparse = std::fs::File::create(home.join("sparse")).expect("the directory is ours");
+        for at in [1 << 20, 3 << 20] {
+            std::os::unix::fs::FileExt::write_all_at(&sparse, b"in the middle", at).expect("the directory is ours");
+        }
+        sparse.set_len(6 << 20).expect("a hole takes no room");
+        rustix::fs::fsetxattr(&sparse, "user.kept", &[7; 300], rustix::fs::XattrFlags::empty())
+            .expect("this disk has attributes");
+        let closed = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(home.join("tenth"), closed).expect("the directory is ours");
+
+        let taken = take(&place, &upper, &Wanted::new(number)).expect("it is not too large");
+        let held = place.store().templates().find_id(&taken.template).expect("readable").expect("it is there");
+        let stored = place.tree(held.manifest.layers()[0].id.hex()).join("home");
+        for name in ["first", "second", "third", "tenth", "empty", "sparse"] {
+            let read = |path: PathBuf| std::fs::read(path).expect("readable");
+            assert!(read(home.join(name)) == read(stored.join(name)), "{name} of {size} bytes");
+            let facts = |path: PathBuf| path.metadata().map(|facts| (facts.mode(), facts.mtime(), facts.mtime_nsec()));
+            assert_eq!(facts(home.join(name)).expect("ours"), facts(stored.join(name)).expect("ours"), "{name}");
+        }
+        let facts = |name: &str| stored.join(name).metadata().expect("it is there");
+        assert_eq!(facts("first").ino(), facts("twin").ino());
+        assert!(facts("sparse").blocks() < 1 << 8, "{} blocks", facts("sparse").blocks());
+        assert_eq!(std::fs::read_link(stored.join("link")).expect("it is one"), PathBuf::from("first"));
+        let mut value = [0; 400];
+        let file = std::fs::File::open(stored.join("sparse")).expect("readable");
+        assert_eq!(rustix::fs::fgetxattr(&file, "user.kept", &mut value[..]).expect("it is there"), 300);
+        assert!(place.store().check().expect("readable").findings.is_empty());
+        assert_eq!(files_below(&place.path("data"), "spool"), 0);
+        std::fs::remove_dir_all(&upper).expect("the directory is ours");
+    }
 }

@@ -119,9 +119,13 @@ impl Sandboxes {
             still.replace(Some(begun));
             Ok(changes)
         };
-        let mut resume = || still.take().map_or(Ok(std::time::Duration::ZERO), Still::go_on);
-        // A sandbox that ends ends this as well: nobody would ever use what is copied for long.
-        let go_on = || match live.ended.borrow().is_some() {
+        let is_read = std::cell::Cell::new(false);
+        let mut resume = || {
+            is_read.set(true);
+            still.take().map_or(Ok(std::time::Duration::ZERO), Still::go_on)
+        };
+        // A sandbox that ends while it is read ends this as well. What was read is complete, whatever becomes of the sandbox.
+        let go_on = || match live.ended.borrow().is_some() && !is_read.get() {
             true => {
                 Err(Problem::new(Code::SandboxEnded, "the sandbox ended while its files were read", "take one earlier"))
             }
