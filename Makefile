@@ -22,7 +22,7 @@ MUTATION_CHECK = $(MUTATION_BUILD) -- --nocapture
 # One rule of each kind, for every `make test`.
 FEW_RULES := namespace/network,egress/rules,seccomp/namespaces,landlock/scopes,mask/proc/keys,start/environment,start/descriptors,protect/held,limit/pids
 
-.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-services test-harbor test-inspect test-e2b test-frameworks test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
+.PHONY: help setup setup-test setup-bench setup-compare build demo test test-all test-clients test-repeat test-services test-harbor test-inspect test-e2b test-frameworks test-models test-mutation test-schema test-upgrade test-vm lint bench soak compare deny clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,7 +95,13 @@ test-clients: setup-test ## run the usual network clients in a sandbox with a ma
 test-all: export WHOLE_SUITE = 1
 test-all: test test-clients test-models test-frameworks test-services test-harbor test-inspect test-mutation test-vm ## test, the network clients, models' clients, services from an image, agent frameworks and harnesses, and the full mutation check here and in an emulated machine
 
-# SEED=random sends other requests than the last time; SEED=1 repeats those of a report.
+# ROUNDS=200 TESTS="--package saggar --test server_life" repeats those tests. Takes 10 minutes a round on two quiet cores.
+ROUNDS ?= 10
+BUSY ?= 6
+
+test-repeat: setup-test ## run the suite 10 times from one build, 5 of them beside six busy processes, to find tests that depend on chance
+	@scripts/test-repeat.sh "$(ROUNDS)" "$(BUSY)" $(TESTS)
+
 # Needs a Debian mirror the first time; the image is kept.
 test-services: setup-test ## run PostgreSQL, Redis, nginx, Chromium and apt-get in sandboxes of a server, from an image of Debian's packages
 	@cargo build --locked --package saggar
@@ -113,6 +119,7 @@ test-harbor: setup-test ## run Harbor's oracle agent on a small task with a Dock
 	@cargo build --locked --package saggar
 	@tests/frameworks/harbor/run.sh "$(SAGGAR_DEBUG)"
 
+# SEED=random sends other requests than the last time; SEED=1 repeats those of a report.
 test-schema: setup-test ## send valid and invalid requests generated from the OpenAPI document (two minutes; needs PyPI the first time)
 	@cargo build --locked --package saggar
 	@scripts/schemathesis.sh "$(SAGGAR_DEBUG)" $(SEED)
