@@ -81,7 +81,9 @@ pub use run::{
     ReplayReport, Run, RunBlock, RunChildOf, RunList, RunOpenCall, RunOpenStep, RunParent, RunParked, RunQuestion,
     RunSaid, SaidKind, SignalRun, StartRun, StepDecision,
 };
-pub use run_files::{AgentSnapshots, RestoredFiles, RollBackRun, RolledBackRun, RunFiles, RunSnapshot, StaysDone};
+pub use run_files::{
+    AgentSnapshots, RestoredFiles, RollBackRun, RolledBackRun, RunBeganWith, RunFiles, RunSnapshot, StaysDone,
+};
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{
     Beginning, CodeLanguage, CodeStatus, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets,

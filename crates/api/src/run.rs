@@ -8,7 +8,7 @@ use utoipa::{IntoParams, ToSchema};
 use crate::agent::{Agent, RunBudget};
 use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
-use crate::run_files::RunFiles;
+use crate::run_files::{RunBeganWith, RunFiles};
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -89,6 +89,10 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub files: Option<RunFiles>,
+    /// The files of an earlier run of the agent that its sandbox began with. Absent if it began with none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub began_with: Option<RunBeganWith>,
     /// How it ended: `{"outcome": "completed", …}`, or another outcome with its details.
     #[schema(value_type = Option<Object>)]
     pub outcome: Option<Value>,

@@ -51,6 +51,17 @@ pub struct RunFiles {
     pub restored: Option<RestoredFiles>,
 }
 
+/// Files that an earlier run left, and a run's sandbox began with: `sandbox.reuse` of its agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RunBeganWith {
+    /// The run that left them.
+    #[schema(value_type = schema::RunId)]
+    pub run_id: RunId,
+    /// The snapshot that they are in.
+    #[schema(value_type = schema::SnapshotId)]
+    pub snapshot_id: SnapshotId,
+}
+
 /// A snapshot of a run's files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunSnapshot {

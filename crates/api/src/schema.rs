@@ -269,8 +269,26 @@ pub struct AgentSandboxShape {
     volumes: Vec<VolumeMountShape>,
     /// Resource limits.
     limits: crate::sandbox::SandboxLimits,
-    /// Whether later runs get the same sandbox. This version supports only `false`.
-    reuse: bool,
+    /// Whether runs of the agent go on with the files of earlier ones; `false` by default.
+    reuse: ReuseShape,
+}
+
+/// Whether a run starts its sandbox with the files that an earlier run of the agent has left, and leaves its own: `false`, `true`, or how
+/// long they wait for the next run, such as `30m`; an hour with `true`.
+#[derive(serde::Deserialize, serde::Serialize, ToSchema)]
+#[serde(untagged)]
+#[schema(as = SandboxReuse)]
+pub enum ReuseShape {
+    /// For an hour, or not at all.
+    Switch(bool),
+    /// For this time: 1 second to 30 days.
+    Time(String),
+}
+
+impl Default for ReuseShape {
+    fn default() -> Self {
+        Self::Switch(false)
+    }
 }
 
 /// Which requests a secret is for, and where in them its value goes. A binding allows nothing: the network rules decide.

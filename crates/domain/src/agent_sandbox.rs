@@ -11,6 +11,7 @@ use crate::model::ModelAccess;
 use crate::name::{TemplateName, WorkspaceName};
 use crate::net::EgressDraft;
 use crate::problem::{Code, Problem};
+use crate::reuse::Reuse;
 use crate::secret::SecretUse;
 use crate::spec::{Draft, Spec};
 use crate::table::{joined, only_from_a_table};
@@ -52,16 +53,12 @@ pub struct AgentSandbox {
     /// Every limit but `timeout`, which each tool has.
     #[serde(skip_serializing_if = "DraftLimits::is_empty")]
     pub limits: DraftLimits,
-    /// Whether later runs get the same sandbox. No version does that yet, so `true` is refused.
-    #[serde(skip_serializing_if = "is_false")]
-    pub reuse: bool,
+    /// Whether runs of the agent go on with the files of earlier ones.
+    #[serde(skip_serializing_if = "Reuse::is_never")]
+    pub reuse: Reuse,
 }
 
 only_from_a_table!(AgentSandbox);
-
-fn is_false(value: &bool) -> bool {
-    !value
-}
 
 impl AgentSandbox {
     pub fn is_empty(&self) -> bool {
@@ -89,12 +86,9 @@ impl AgentSandbox {
 
     /// Refuses what could only fail when the sandbox is made.
     pub fn check(&self) -> Result<(), Problem> {
-        if self.reuse {
-            return Err(Problem::new(
-                Code::UnsupportedCapability,
-                "a sandbox that several runs use one after another (sandbox.reuse) is not supported by this version",
-                "leave `reuse` out: each run gets a fresh sandbox; keep files between runs in a volume (sandbox.volumes)",
-            ));
+        self.reuse.check()?;
+        if let (Reuse::For(_), Some(name)) = (self.reuse, &self.workspace) {
+            return Err(reuse_with_a_directory(&format!("the workspace {name}")));
         }
         if self.limits.timeout.is_some() {
             return Err(Problem::new(
@@ -214,6 +208,18 @@ impl AgentSandbox {
     }
 }
 
+/// Refuses files of earlier runs together with a directory of the host.
+pub fn reuse_with_a_directory(directory: &str) -> Problem {
+    Problem::new(
+        Code::Contradiction,
+        format!(
+            "sandbox.reuse: later runs can't go on with what this one changes in {directory}, because those changes are \
+             kept for review, and are in no snapshot"
+        ),
+        "leave `reuse` out when a directory is mounted, or keep files between runs in a volume (sandbox.volumes)",
+    )
+}
+
 /// What becomes of a limit that isn't named.
 #[derive(Clone, Copy)]
 enum Absent {
@@ -300,7 +306,8 @@ mod tests {
     fn contradictions_and_the_network_of_the_host_are_refused() {
         for (json, code) in [
             (r#"{"network": "host"}"#, Code::UnsupportedCapability),
-            (r#"{"reuse": true}"#, Code::UnsupportedCapability),
+            (r#"{"reuse": true, "workspace": "site"}"#, Code::Contradiction),
+            (r#"{"reuse": "0s"}"#, Code::InvalidValue),
             (r#"{"limits": {"timeout": "5m"}}"#, Code::InvalidValue),
             (r#"{"limits": {"memory": "1K"}}"#, Code::InvalidValue),
             (r#"{"egress": {"allow": ["a.example"]}}"#, Code::Contradiction),

@@ -39,7 +39,7 @@ mod worker;
 
 pub use bodies::{fetch, shelve};
 pub use check::check_data_directory;
-pub use effects::{About, Effects, Session, Task, Work};
+pub use effects::{About, Effects, Over, Session, Task, Work};
 pub use fixture::{Drift, FIXTURE_SCHEMA, Fixture, Replay};
 pub use fork::{ForkAt, Forked, OpenCall};
 pub use handle::{NewRun, Runs, check_agent};

@@ -110,6 +110,7 @@ impl Inner {
             sandbox: None,
             outcome: None,
             files: None,
+            began_with: None,
             block: None,
         };
         let events = match agent_of_entry(1, &new.first) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use saggar_domain::model::Tariff;
 use saggar_domain::{RunId, SandboxId, Timestamp, Uptime};
 use saggar_engine::{Body, Class, Effect, EffectFailure, Event, ModelReply, Report, ToolResult, Usage, replay};
-use saggar_runtime::runs::{About, Effects, Session, Task, Work};
+use saggar_runtime::runs::{About, Effects, Over, Session, Task, Work};
 use saggar_store::{Append, Appended};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep};
@@ -446,7 +446,7 @@ impl Session for SimSession {
         true
     }
 
-    async fn end(&self) -> bool {
+    async fn end(&self, _: Over) -> bool {
         let (world, run, worker) = (self.world.clone(), self.about.run.clone(), self.worker);
         let (fate, there, back) = world.effect_fate();
         world.note(format!("worker {worker}: ends the sandbox of {run}, {fate:?}"));

@@ -17,6 +17,7 @@ macro_rules! hash {
                 Self(digest.finalize().into())
             }
 
+            #[allow(dead_code, reason = "not every kind is read back")]
             pub(crate) fn from_bytes(bytes: [u8; 32]) -> Self {
                 Self(bytes)
             }
@@ -31,6 +32,10 @@ macro_rules! hash {
 hash!(
     /// Hash of a request, to recognise a repetition.
     RequestHash, "saggar.request/v1"
+);
+hash!(
+    /// Hash of what runs must have in common to go on with the files of one another.
+    ReuseKey, "saggar.reuse/v1"
 );
 hash!(
     /// Hash of a sandbox's access token. The token has 256 random bits, so a fast hash is enough; see `KeySecret`.

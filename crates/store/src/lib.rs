@@ -50,7 +50,7 @@ pub use exec::{
     EXECS_PER_SANDBOX_MAX, Exec, ExecEnd, ExecOutput, ExecProgress, ExecRecord, OUTPUTS_PER_SANDBOX_MAX, StartedExec,
     Tail,
 };
-pub use hash::{RequestHash, TokenHash};
+pub use hash::{RequestHash, ReuseKey, TokenHash};
 pub use json_text::JsonText;
 pub use key::{ApiKey, KEYS_PER_PROJECT_MAX, KeyCheck, KeyName, KeySecret, NewKey, Permissions, Revoked};
 pub use meta::MetaKey;
@@ -58,9 +58,9 @@ pub use open::{OpenError, Settings};
 pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
-    Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, FilesOfRun, Fork, ForkError, Holder,
-    InboxError, JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun, Now, Removal,
-    RunInsertion, RunQuery, RunRow, Summary, Taking,
+    Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, FilesOfRun, Fork, ForkError,
+    HandedOn, Holder, InboxError, JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun,
+    Now, Removal, ReuseNeed, RunInsertion, RunQuery, RunRow, Summary, Taken, Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,

@@ -21,6 +21,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0008_secrets.sql"),
     include_str!("../migrations/0009_network.sql"),
     include_str!("../migrations/0010_run_files.sql"),
+    include_str!("../migrations/0011_reuse.sql"),
 ];
 
 #[derive(Debug)]

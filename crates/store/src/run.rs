@@ -17,6 +17,7 @@ mod get;
 mod inbox;
 mod load;
 mod remove;
+mod reuse;
 pub(crate) mod room;
 mod sum;
 
@@ -42,6 +43,7 @@ pub(crate) use load::page;
 pub use load::{JOURNAL_PAGE, JournalEntry};
 pub use remove::Removal;
 pub(crate) use remove::{forget, forget_requests};
+pub use reuse::{HandedOn, ReuseNeed, Taken};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunRow {
@@ -74,6 +76,8 @@ pub struct RunRow {
     pub outcome: Option<JsonText>,
     /// Its snapshots, and where its files come from.
     pub files: Option<JsonText>,
+    /// The files of an earlier run that its sandbox began with.
+    pub began_with: Option<HandedOn>,
     /// Why no worker claims it until a human has decided.
     pub block: Option<Block>,
 }
@@ -83,7 +87,7 @@ macro_rules! columns {
     () => {
         "id, project_id, agent, labels_json, state, created_at, updated_at, head, epoch, holder, wake_at, root_id, parent_id, \
          parent_through, child_of, child_of_step, generation, room_since, sandbox_id, outcome_json, \
-         files_json, \
+         files_json, began_with, began_from, \
          blocked, blocked_reason"
     };
 }
@@ -113,6 +117,7 @@ fn read(row: &Row<'_>) -> Result<RunRow, Error> {
         sandbox: column::parsed_optional(row, "sandbox_id", SandboxId::parse)?,
         outcome: column::parsed_optional(row, "outcome_json", JsonText::from_column)?,
         files: column::parsed_optional(row, "files_json", JsonText::from_column)?,
+        began_with: reuse::handed_on(row)?,
         block: block::read(row)?,
     })
 }

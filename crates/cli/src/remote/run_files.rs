@@ -85,8 +85,11 @@ async fn snapshot_at(client: &Client, at: &RunAt) -> Result<SnapshotId, CommandF
 
 /// Lines of `runs show`.
 pub(crate) fn shown(run: &Run) -> String {
-    let Some(files) = &run.files else { return String::new() };
     let mut text = String::new();
+    if let Some(began) = &run.began_with {
+        text += &format!("  began    with the files of run {} (snapshot {})\n", began.run_id, began.snapshot_id);
+    }
+    let Some(files) = &run.files else { return text };
     if let (Some(oldest), Some(newest)) = (files.snapshots.first(), files.snapshots.last()) {
         let count = match files.snapshots.len() {
             1 => format!("of step {}", newest.step),

@@ -9,7 +9,7 @@ use saggar_engine::{AgentSpec, Body, Budget, Entry, EntryError, ModelRef, RetryP
 use saggar_store::Error;
 
 use super::drive::{Drive, STORE_RETRY, Stopped};
-use super::effects::{About, Effects};
+use super::effects::{About, Effects, Over};
 use super::journal::Journal;
 use crate::fault::Fault;
 
@@ -78,7 +78,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 let (generation, agent) = (run.generation, nobody());
                 let about =
                     About { run: id, generation, earlier_generations, earlier_sandbox: None, project, agent, sandbox };
-                Ok(self.let_go(&self.effects.session(about)).await)
+                Ok(self.let_go(&self.effects.session(about), Over::Otherwise).await)
             }
             Unread::Damaged(reason) => {
                 tracing::error!(run_id = %run.id, reason, "blocked run: its journal is damaged and a human must end it");

@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use super::bodies::{fetch, shelve_report};
 use super::damage::{Unread, decoded};
-use super::effects::{About, Effects, Session, Task, Work};
+use super::effects::{About, Effects, Over, Session, Task, Work};
 use super::family::Batch;
 use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
@@ -354,14 +354,18 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         if !driven.session.may_hold() && self.claimed.run.state != RunState::Finished {
             return Stopped::Finished;
         }
-        self.let_go(&driven.session).await
+        let over = match driven.run.outcome() {
+            Some(engine::RunOutcome::Completed { .. }) => Over::Completed { last_step: driven.run.last_step() },
+            _ => Over::Otherwise,
+        };
+        self.let_go(&driven.session, over).await
     }
 
-    pub(super) async fn let_go(&self, session: &E::Session) -> Stopped {
+    pub(super) async fn let_go(&self, session: &E::Session, over: Over) -> Stopped {
         let (run, epoch) = (&self.claimed.run, self.claimed.epoch);
         let mut attempt = 1;
         // Repeated if there is no response.
-        while !tokio::time::timeout(END_TIMEOUT, session.end()).await.unwrap_or(false) {
+        while !tokio::time::timeout(END_TIMEOUT, session.end(over)).await.unwrap_or(false) {
             if END_RETRY.wait_ms(attempt, 0).is_none() {
                 tracing::error!(run_id = %run.id, attempt, "releasing a run's sandbox failed; its deadline will end it");
                 break;

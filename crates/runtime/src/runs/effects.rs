@@ -61,7 +61,16 @@ pub trait Session: Send + Sync + 'static {
     /// Whether the run may have resources that must be released when it is over.
     fn may_hold(&self) -> bool;
     /// The run is over: releases its resources. `false` if that failed and may be retried.
-    fn end(&self) -> impl Future<Output = bool> + Send;
+    fn end(&self, over: Over) -> impl Future<Output = bool> + Send;
+}
+
+/// How a run is over, for what may be made of the files that it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// It did what it was asked for.
+    Completed { last_step: u64 },
+    /// It was cancelled, failed, ran out of budget, or can't be read.
+    Otherwise,
 }
 
 /// An effect to execute. Its intent is durable.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use saggar_domain::model::RouteName;
 use saggar_domain::net::Rules;
-use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState, WorkspaceName};
+use saggar_domain::{Code, Labels, Problem, ProjectId, RunId, RunState, WorkspaceName, reuse_with_a_directory};
 use saggar_engine::{
     AgentSpec, Body, BuiltIn, Class, Entry, EntryError, Event, Input, OPEN_STEPS_MAX, Run, SnapshotRules, ToolSpec,
     WhenUncertain,
@@ -82,6 +82,7 @@ impl Runs {
         permit.check(|action| *action == Action::StartRun)?;
         let mut agent = new.agent;
         check_agent(&agent)?;
+        check_directory(&agent)?;
         self.check_routes(&agent)?;
         self.check_workspaces(&agent)?;
         self.check_secrets(permit.project(), &agent).await?;
@@ -402,6 +403,15 @@ fn check_fallbacks(agent: &AgentSpec) -> Result<(), Fault> {
         );
     }
     Ok(())
+}
+
+/// Refuses a directory of the host together with a sandbox whose files later runs go on with.
+fn check_directory(agent: &AgentSpec) -> Result<(), Fault> {
+    let mut all = agent.agents.values().chain([agent]);
+    match agent.directory.is_some() && all.any(|agent| !agent.sandbox.reuse.is_never()) {
+        true => Err(Fault::Refused(reuse_with_a_directory("the directory of the host"))),
+        false => Ok(()),
+    }
 }
 
 /// Refuses snapshots that would never be taken.

@@ -13,7 +13,7 @@ use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::{Report, ToolSpec};
 use saggar_gateway::Gateway;
 
-use super::effects::{About, Effects, Session, Task, Work};
+use super::effects::{About, Effects, Over, Session, Task, Work};
 use super::live::Live;
 use super::tools::{
     Endpoint, Exits, Hands, HttpRule, HttpTool, LiveSettings, Perform, Performer, RunSandbox, Tool, failed, returned,
@@ -166,8 +166,8 @@ impl Session for RealSession {
         self.hands.sandbox.may_be()
     }
 
-    async fn end(&self) -> bool {
-        self.hands.sandbox.end().await
+    async fn end(&self, over: Over) -> bool {
+        self.hands.sandbox.end(over).await
     }
 }
 

@@ -21,6 +21,10 @@ use super::tools::{described, presented};
 /// The result of a call that a fork or a person's decision left without one.
 const NO_RESULT: &str = "this call has no result";
 
+/// What a model is told whose sandbox may start with files of earlier runs.
+const REUSED: &str = "Your sandbox may have files that earlier runs left there. Their programs don't run any more. Don't take those \
+                      files for your own work.";
+
 /// The request of a run's next call; `None` if its model isn't reached by a route.
 pub(super) fn request_of(run: &Run) -> Option<ModelRequest<Body>> {
     let agent = run.agent()?;
@@ -55,7 +59,10 @@ pub(super) fn frame<T: From<String>>(agent: &AgentSpec) -> Option<ModelRequest<T
         let told = output::told(schema, agent.tools.contains_key(BuiltIn::FINISH));
         Message::new(Role::System, vec![Part::Text { text: T::from(told), verbatim: None }])
     });
-    let mut request = ModelRequest::new(route_of(&agent.model)?, form.into_iter().collect());
+    let is_reused = !agent.sandbox.reuse.is_never() && agent.tools.values().any(|tool| tool.uses_sandbox);
+    let reused = is_reused
+        .then(|| Message::new(Role::System, vec![Part::Text { text: T::from(REUSED.to_owned()), verbatim: None }]));
+    let mut request = ModelRequest::new(route_of(&agent.model)?, form.into_iter().chain(reused).collect());
     request.tools = agent.tools.keys().filter_map(|name| definition(name, agent)).collect();
     request.sampling = (*agent.model.sampling).clone();
     Some(request)

@@ -14,6 +14,8 @@ use crate::supervisor::{Connection, ControlError, started};
 
 /// The label of a run's sandbox.
 pub(crate) const RUN_LABEL: &str = "run";
+/// The label of a run's sandbox that started with the files of another run. Its value is that run's id.
+pub(crate) const FILES_OF_LABEL: &str = "files_of";
 /// Maximum output of each stream that is returned with an exec.
 const OUTPUT_MAX: usize = 1 << 20;
 

@@ -100,12 +100,19 @@ impl Sandboxes {
 
     async fn sweep_project(&self, project: &ProjectId) -> Result<(), Fault> {
         // Read before the snapshots are listed: one that is taken meanwhile is named by no run yet.
-        let needed = self.needed_by_runs(project).await?;
+        let mut needed = self.needed_by_runs(project).await?;
+        let (this, of) = (self.clone(), project.clone());
+        let listed = blocking("listing snapshots", move || this.kept_snapshots_of(&of)).await?;
+        if let Some(needed) = &mut needed {
+            // Read after the snapshots are listed: what is left for later runs is named before it is taken.
+            needed.add(self.store().needed_for_reuse(project.clone(), now()).await?);
+        }
         let (this, project) = (self.clone(), project.clone());
-        blocking("removing old snapshots", move || this.sweep_snapshots_of(&project, needed.as_ref())).await
+        blocking("removing old snapshots", move || this.sweep_snapshots_of(&project, listed, needed.as_ref())).await
     }
 
-    fn sweep_snapshots_of(&self, project: &ProjectId, needed: Option<&Needed>) -> Result<(), Fault> {
+    /// All of a project, without those that were lost.
+    fn kept_snapshots_of(&self, project: &ProjectId) -> Result<Vec<SnapshotRecord>, Fault> {
         let store = self.template_store(project)?;
         let lost = store.remove_lost_snapshots().map_err(Fault::Refused)?;
         for id in &lost {
@@ -114,7 +121,17 @@ impl Sandboxes {
         if !lost.is_empty() {
             self.jobs().note_leftovers(project.clone());
         }
-        for record in store.snapshots().map_err(Fault::Refused)? {
+        store.snapshots().map_err(Fault::Refused)
+    }
+
+    fn sweep_snapshots_of(
+        &self,
+        project: &ProjectId,
+        listed: Vec<SnapshotRecord>,
+        needed: Option<&Needed>,
+    ) -> Result<(), Fault> {
+        let store = self.template_store(project)?;
+        for record in listed {
             let is_unused = !record.facts.is_listed() && !self.is_forking(&record.id) && !self.is_rest(&record);
             let is_unused = is_unused && self.users_of(project, &record.id).is_empty();
             let is_left_over = needed.is_some_and(|needed| needed.is_left_over(&record));

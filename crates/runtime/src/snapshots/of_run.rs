@@ -11,12 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use saggar_domain::{OfRun, ProjectId, RunId, SnapshotId, SnapshotRecord};
 use saggar_engine::RunFiles;
+use saggar_store::ReuseNeed;
 
 use super::TakeSnapshot;
 use super::take::Purpose;
 use crate::fault::Fault;
 use crate::permit::Permit;
-use crate::sandboxes::Sandboxes;
+use crate::sandboxes::{Sandboxes, now};
 use crate::templates::blocking;
 
 /// What the runs of a project need.
@@ -31,6 +32,11 @@ impl Needed {
     /// Whether a snapshot was taken by a run and is needed by none.
     pub(super) fn is_left_over(&self, record: &SnapshotRecord) -> bool {
         record.facts.of_run.as_ref().is_some_and(|of_run| !self.needs(&record.id, of_run))
+    }
+
+    /// Adds what is left for later runs, and what open runs began with.
+    pub(super) fn add(&mut self, reused: Vec<ReuseNeed>) {
+        self.snapshots.extend(reused.into_iter().map(|need| need.snapshot));
     }
 
     fn needs(&self, snapshot: &SnapshotId, OfRun { run, step }: &OfRun) -> bool {
@@ -95,7 +101,11 @@ impl Sandboxes {
     pub(super) async fn run_that_needs(&self, project: &ProjectId, id: &SnapshotId) -> Result<Option<RunId>, Fault> {
         let all = self.files_of_runs(project).await?;
         let needs = |files: &RunFiles| files.kept.iter().any(|kept| kept.snapshot == *id);
-        Ok(all.into_iter().find(|(_, files)| needs(files)).map(|(run, _)| run))
+        if let Some((run, _)) = all.into_iter().find(|(_, files)| needs(files)) {
+            return Ok(Some(run));
+        }
+        let reused = self.store().needed_for_reuse(project.clone(), now()).await?;
+        Ok(reused.into_iter().find(|need| need.snapshot == *id).and_then(|need| need.by))
     }
 
     async fn files_of_runs(&self, project: &ProjectId) -> Result<Vec<(RunId, RunFiles)>, Fault> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use saggar_domain::model::Tariff;
 use saggar_domain::{SandboxId, Timestamp, Uptime};
 use saggar_engine::Report;
-use saggar_runtime::runs::{About, Effects, Hub, Session, Task, Worker, WorkerSettings};
+use saggar_runtime::runs::{About, Effects, Hub, Over, Session, Task, Worker, WorkerSettings};
 use saggar_store::Store;
 use tokio::task::JoinHandle;
 
@@ -104,7 +104,7 @@ impl Session for OneRun {
         self.sandbox().is_some()
     }
 
-    async fn end(&self) -> bool {
+    async fn end(&self, _: Over) -> bool {
         if (self.world.end)(&self.about) { true } else { pending().await }
     }
 }

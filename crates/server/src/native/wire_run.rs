@@ -299,6 +299,7 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         open_steps: Vec::new(),
         sandbox_id: row.sandbox,
         files,
+        began_with: row.began_with.map(|began| api::RunBeganWith { run_id: began.from, snapshot_id: began.snapshot }),
         outcome,
         blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })

@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v10.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v11.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use saggar_domain::secret::SecretName;
-use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, Timestamp, Uptime};
+use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, SnapshotId, Timestamp, Uptime};
 use saggar_store::{
-    Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, Holder, Idempotency, IdempotencyKey, Insertion,
-    JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, Sandbox, Scope, Sealed, SealedSecret,
-    SealingKeyId, SecretRow, StartedExec, Store, Summary, Tail, Taking,
+    Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, HandedOn, Holder, Idempotency, IdempotencyKey,
+    Insertion, JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, ReuseKey, Sandbox, Scope,
+    Sealed, SealedSecret, SealingKeyId, SecretRow, StartedExec, Store, Summary, Tail, Taken, Taking,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbox, sandbox_with, store_with_project};
@@ -22,8 +22,9 @@ use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbo
 const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
 const V10: &str = include_str!("../golden/v10.sql");
+const V11: &str = include_str!("../golden/v11.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 9] = [
+pub const DUMPS: [(u32, &str); 10] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
@@ -33,6 +34,7 @@ pub const DUMPS: [(u32, &str); 9] = [
     (8, include_str!("../golden/v8.sql")),
     (9, include_str!("../golden/v9.sql")),
     (10, V10),
+    (11, V11),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -107,6 +109,20 @@ async fn the_files_of_runs_that_version_10_wrote_read_back_whole() {
     let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
     assert_eq!((found.len(), &found[0].run, Some(&found[0].files)), (1, &parent_run(), row.files.as_ref()));
     assert!(found[0].files.as_str().starts_with(r#"{"kept":[{"step":3,"#), "{found:?}");
+}
+
+#[tokio::test]
+async fn the_files_that_version_11_left_are_taken_by_a_later_run() {
+    let scratch = from_dump(V11);
+    let store = scratch.open();
+    let (project, key) = (ProjectId::from_random([1; 16]), ReuseKey::of(b"key"));
+    let snapshot = SnapshotId::parse("snap_aeaqcaibaeaqcaibaeaqcaibae").unwrap();
+    let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
+    let from = RunId::from_random([11; 16]);
+    assert_eq!(row.began_with, Some(HandedOn { snapshot: snapshot.clone(), from }));
+    let left = HandedOn { snapshot, from: RunId::from_random([10; 16]) };
+    let taken = store.take_files(project, RunId::from_random([8; 16]), key, NOW).await;
+    assert_eq!(taken, Ok(Taken::Files(left)));
 }
 
 #[tokio::test]

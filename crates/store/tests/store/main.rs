@@ -15,6 +15,7 @@ mod letters;
 mod network;
 mod opening;
 mod restored;
+mod reuse;
 mod runs;
 mod sandboxes;
 mod secrets;

@@ -5,11 +5,13 @@
 //! get the same one. A lost sandbox is replaced by one with the files of the run's last snapshot, and the agent is told
 //! which changes they lack. One of a generation before a rollback is ended.
 
+mod reuse;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::secret::{Grant, SecretName};
-use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, OfRun, SandboxId, SnapshotId, User};
+use saggar_domain::{DeadlineAction, Draft, EndReason, Labels, OfRun, RunId, SandboxId, SnapshotId, User};
 use saggar_egress::secret::Credential;
 use saggar_engine::{KeptFiles, Report, Restored, ToolResult};
 use saggar_store::{Idempotency, IdempotencyKey, Insertion, Life, RequestHash, Sandbox};
@@ -20,8 +22,8 @@ use super::tool::{Needs, Tool};
 use crate::fault::Fault;
 use crate::files::{FilePath, Files};
 use crate::permit::{Action, Permit, Subject};
-use crate::runs::effects::{About, Task};
-use crate::sandboxes::{AskedWorkspace, Keep, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
+use crate::runs::effects::{About, Over, Task};
+use crate::sandboxes::{AskedWorkspace, FILES_OF_LABEL, Keep, NewSandbox, NewTerms, RUN_LABEL, Sandboxes, now, random};
 
 /// How long to wait for a sandbox that is being created: longer than it takes to give it up.
 const MAKING_MAX: Duration = Duration::from_secs(20);
@@ -154,10 +156,25 @@ impl RunSandbox {
     async fn make(&self, files: &Restored) -> Result<Made, Fault> {
         self.end_earlier_generations().await?;
         let mut lost = self.lost();
-        let mut from = files.from.as_ref();
+        if lost.is_some() {
+            self.leaves_nothing().await?;
+        }
+        // Without a snapshot of its own, a run goes back to the files that it began with.
+        let begun = match files.from {
+            None => self.handed_on().await?,
+            Some(_) => None,
+        };
+        let beginning = begun.as_ref().map(|begun| KeptFiles { step: 0, snapshot: begun.snapshot.clone() });
+        let mut from = files.from.as_ref().or(beginning.as_ref());
         let mut tries = 0;
         loop {
-            let made = match self.make_after(lost.as_ref(), from).await {
+            let of = begun.as_ref().filter(|_| from.is_some()).map(|begun| &begun.from);
+            let made = match self.make_after(lost.as_ref(), from, of).await {
+                Err(Fault::NoSuchTemplate(_)) if from.is_some() && begun.is_some() => {
+                    self.begins_with_nothing().await?;
+                    from = None;
+                    continue;
+                }
                 // It is gone, though no run may be without the snapshots that it needs: better without files than
                 // never.
                 Err(Fault::NoSuchTemplate(_)) if from.is_some() => {
@@ -175,7 +192,7 @@ impl RunSandbox {
                 }
                 Life::Creating | Life::Running { .. } | Life::Paused { .. } | Life::Ended { .. } => {
                     *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(id.clone());
-                    let is_whole = from.is_some() == files.from.is_some();
+                    let is_whole = from.is_some() || files.from.is_none();
                     let older_from = files.older_from.or(files.from.as_ref().filter(|_| !is_whole).map(|_| 1));
                     return Ok(Made { id, is_whole, files: Restored { from: from.cloned(), older_from } });
                 }
@@ -184,7 +201,14 @@ impl RunSandbox {
     }
 
     /// Waits for a sandbox that is being created: its creator may have died, which takes a while to detect.
-    async fn make_after(&self, lost: Option<&SandboxId>, from: Option<&KeptFiles>) -> Result<Sandbox, Fault> {
+    async fn make_after(
+        &self,
+        lost: Option<&SandboxId>,
+        from: Option<&KeptFiles>,
+        of: Option<&RunId>,
+    ) -> Result<Sandbox, Fault> {
+        let labels = [(RUN_LABEL, Some(&self.about.run)), (FILES_OF_LABEL, of)];
+        let labels = labels.into_iter().filter_map(|(key, run)| Some((key.to_owned(), run?.to_string()))).collect();
         let (agent, workspace) = (&self.about.agent.sandbox, self.workspace());
         let fs = agent.fs.filter(|_| workspace.is_some());
         let draft = agent.draft();
@@ -192,7 +216,7 @@ impl RunSandbox {
         let new = NewSandbox {
             spec: Draft { fs, template, ..draft },
             workspace,
-            labels: Labels::parse([(RUN_LABEL.to_owned(), self.about.run.to_string())].into()).unwrap_or_default(),
+            labels: Labels::parse(labels).unwrap_or_default(),
             // Its lifetime doesn't count while it is paused. At its deadline it ends: paused in the middle of a
             // program, it would block that and the run forever.
             terms: NewTerms { ttl: self.sandboxes.ttl_max(), then: DeadlineAction::Kill, idle_timeout: None },
@@ -244,19 +268,25 @@ impl RunSandbox {
     /// Whether there is a sandbox to end, or may be: an earlier holder of the run may have created one and died
     /// before recording it.
     pub(in crate::runs) fn may_be(&self) -> bool {
-        !self.is_kept && (self.id().is_some() || self.about.agent.tools.keys().any(|name| needs_a_sandbox(name)))
+        (!self.is_kept || self.is_reused())
+            && (self.id().is_some() || self.about.agent.tools.keys().any(|name| needs_a_sandbox(name)))
     }
 
-    /// Ends it, unless it is to be kept. `false` if that failed.
-    pub(in crate::runs) async fn end(&self) -> bool {
+    /// Leaves its files for the next run if its agent says so, and ends it unless it is to be kept. `false` if that failed.
+    pub(in crate::runs) async fn end(&self, over: Over) -> bool {
         if !self.may_be() {
             return true;
         }
-        let ended = match self.end_earlier_generations().await {
-            Ok(()) => self.end_of(self.about.generation, self.id()).await,
-            Err(fault) => Err(fault),
-        };
-        ended.inspect_err(could_not).is_ok()
+        self.let_go(over).await.inspect_err(could_not).is_ok()
+    }
+
+    async fn let_go(&self, over: Over) -> Result<(), Fault> {
+        self.leave_files(over).await?;
+        if self.is_kept {
+            return Ok(());
+        }
+        self.end_earlier_generations().await?;
+        self.end_of(self.about.generation, self.id()).await
     }
 
     /// Ends the sandboxes that the run had before it was rolled back. They are no longer in use, whether or not others
