@@ -218,7 +218,15 @@ fn a_name_that_cannot_be_read_is_listed_found_and_removed() {
 
 #[test]
 fn a_kill_while_something_is_removed_harms_nothing_else() {
-    for point in ["remove/name", "remove/manifest", "collect/manifests", "collect/layer"] {
+    for point in [
+        "remove/name",
+        "remove/unnamed",
+        "remove/manifest",
+        "collect/manifests",
+        "collect/layer",
+        "collect/removing",
+        "collect/removed",
+    ] {
         let place = Place::new();
         layout(&place, "demo");
         layout(&place, "other");
@@ -242,6 +250,61 @@ fn a_kill_while_something_is_removed_harms_nothing_else() {
         assert_eq!(left.len(), 4, "{point}: {left:?}");
         assert_eq!(template(&place, &["check"]).code, 0, "{point}");
     }
+}
+
+#[test]
+fn a_kill_while_the_cache_is_removed_keeps_what_has_a_name() {
+    for point in ["collect/cache", "collect/manifests", "collect/layer", "collect/removing", "collect/removed"] {
+        let place = Place::new();
+        for name in ["demo", "gone"] {
+            place.write(&format!("{name}/file"), name);
+            place.write(&format!("{name}/Dockerfile"), "FROM scratch\nCOPY file /file\nCOPY file /again\n");
+            assert_eq!(template(&place, &["build", name, "--name", name]).code, 0);
+        }
+        assert_eq!(template(&place, &["rm", "gone"]).code, 0);
+        let all = place.command(["template", "gc", "--all"]).env("FAIL_AT", format!("kill {point}")).spawn();
+        let killed = finish(all.expect("built"));
+        assert_eq!(killed.code, -SIGKILL, "{point}: {killed:?}");
+        let collected = template_json(&place, &["gc", "--all"]);
+        let counts = ["interrupted", "layers", "cached"].map(|what| collected[what].as_u64().expect("a number"));
+        assert!(counts.iter().sum::<u64>() > 0, "{point}: {collected}");
+        let left = stored(&place);
+        assert!(left.len() == 4 && left.iter().all(|name| !name.starts_with("staging/")), "{point}: {left:?}");
+        let check = template(&place, &["check"]);
+        assert!(check.code == 0 && check.stdout.contains("checked 1 template, 2 layers"), "{point}: {check:?}");
+    }
+}
+
+#[test]
+fn nobody_waits_while_the_files_of_a_template_are_removed() {
+    let place = Place::new();
+    layout(&place, "large");
+    Image::new([system().end()]).layout(&place.path("tools"));
+    for name in ["large", "tools"] {
+        assert_eq!(template(&place, &["import", name]).code, 0);
+    }
+    let pipe = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    let mut removing = place.command(["template", "rm", "large"]);
+    let removing = removing.env("FAIL_AT", "wait collect/removing").env("FAIL_UNTIL", &pipe).spawn().expect("built");
+    assert_eq!(std::fs::read_to_string(&pipe).expect("ours"), "reached");
+    // It has not removed a file yet.
+    assert_eq!(stored(&place).iter().filter(|name| name.starts_with("staging/")).count(), 2, "{:?}", stored(&place));
+    assert_eq!(template(&place, &["import", "tools", "--name", "more"]).code, 0);
+    place.write("app/Dockerfile", "FROM tools\nRUN echo made > /made\n");
+    let built = template(&place, &["build", "app", "--name", "built"]);
+    assert_eq!(built.code, 0, "{built:?}");
+    assert_eq!(place.run(&["--template", "built"], &["/bin/cat", "/made"]).stdout, "made\n");
+    let removed = template(&place, &["rm", "more"]);
+    assert!(removed.code == 0 && removed.stdout.contains("removed more"), "{removed:?}");
+    let collected = template_json(&place, &["gc"]);
+    assert_eq!(collected["error"], Value::Null, "{collected}");
+    // What is being removed is somebody's work, and is left to them.
+    assert_eq!(stored(&place).iter().filter(|name| name.starts_with("staging/")).count(), 2, "{:?}", stored(&place));
+    std::fs::write(&pipe, "on").expect("ours");
+    let done = finish(removing);
+    assert_eq!(done.stdout, "removed large and 2 of its layers\n", "{done:?}");
+    assert!(stored(&place).iter().all(|name| !name.starts_with("staging/")), "{:?}", stored(&place));
 }
 
 #[test]

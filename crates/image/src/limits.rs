@@ -27,6 +27,7 @@ impl Default for Limits {
 enum Origin {
     Image,
     Steps,
+    Upload,
 }
 
 /// What an import or a build may still write. Each method takes its share or refuses.
@@ -49,6 +50,11 @@ impl Budget {
     /// Of what the steps of a build copy and write.
     pub(crate) fn for_build(limits: Limits) -> Self {
         Self::of(limits, Origin::Steps)
+    }
+
+    /// Of files that a client sent for the steps of a build.
+    pub(crate) fn for_upload(limits: Limits) -> Self {
+        Self::of(limits, Origin::Upload)
     }
 
     fn of(limits: Limits, origin: Origin) -> Self {
@@ -88,6 +94,7 @@ impl Budget {
             let (what, help) = match self.origin {
                 Origin::Image => ("the names of the image's files take", "import an image with fewer or shorter names"),
                 Origin::Steps => ("the names of the files of all steps take", "write fewer files, or shorter names"),
+                Origin::Upload => ("the names of the files that were sent take", "send fewer files, or shorter names"),
             };
             refused(format!("{what} more than {} MiB", PATHS_BYTES_MAX >> 20), help)
         })
@@ -104,6 +111,10 @@ impl Budget {
                 format!("the steps copy and write more than {max} entries"),
                 "copy and write fewer files, or raise --max-entries",
             ),
+            Origin::Upload => refused(
+                format!("the files that were sent for the build are more than {max}"),
+                "list what isn't needed in .dockerignore",
+            ),
         }
     }
 
@@ -117,6 +128,10 @@ impl Budget {
             Origin::Steps => refused(
                 format!("what the steps copy and write is larger than {max}"),
                 "copy and write less, or raise --max-size",
+            ),
+            Origin::Upload => refused(
+                format!("the files that were sent for the build are larger than {max} when uncompressed"),
+                "list what isn't needed in .dockerignore; the operator's setting is `import_size_max`",
             ),
         }
     }

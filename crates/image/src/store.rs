@@ -3,6 +3,7 @@
 //! ```text
 //! templates/PROJECT/lock          shared while something is imported or built, exclusive while layers are removed
 //!                   names.lock    exclusive while names and manifests change
+//!                   removals.lock shared while files are removed that nothing leads to
 //!                   names/NAME/TAG
 //!                   manifests/HEX.json   shared lock: used by a live sandbox
 //!                   layers/HEX/   layer.json and tree/, immutable
@@ -23,6 +24,7 @@ mod collect;
 mod commit;
 mod export;
 mod lost;
+mod removal;
 mod remove;
 mod snapshot;
 mod staging;
@@ -91,6 +93,7 @@ impl Store {
         let name = match lock {
             Lock::Layers => "lock",
             Lock::Names => "names.lock",
+            Lock::Removals => "removals.lock",
         };
         let fail = |errno| storage("the template store can't be locked", errno);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -108,11 +111,12 @@ impl Store {
     }
 }
 
-/// The two locks of a store. If both are taken, then in this order.
+/// The locks of a store. If several are taken, then in this order.
 #[derive(Clone, Copy)]
 enum Lock {
     Layers,
     Names,
+    Removals,
 }
 
 /// Opens a private directory, and makes it if it doesn't exist.

@@ -34,6 +34,13 @@ pub(super) fn digest(mut source: File, size: u64, go_on: GoOn<'_>) -> Result<[u8
         hash.update(&buffer[..count]);
         left -= count as u64;
     }
+    // Some filesystems say 0 for a file that has content. What was promised is counted, so the rest can't be taken.
+    if source.read(&mut buffer[..1]).map_err(|error| unreadable(&error))? > 0 {
+        return Err(refused(
+            "it has more in it than its size says",
+            "copy its content to an ordinary file, or build again when nothing changes it",
+        ));
+    }
     Ok(hash.finalize().into())
 }
 

@@ -1,19 +1,21 @@
 //! Removes what nothing leads to: rests of killed imports and builds, templates without a name, layers without a template or a cache record.
 //!
+//! What goes is taken out of its place under the locks of the store, and its files are removed after they were released ([`Removal`]): imports,
+//! builds and starts don't wait for a large tree.
+//!
 //! Nothing is removed on a guess. If a name or a manifest can't be read, what it needs isn't known, and nothing is removed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fsync, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fsync, openat, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::template::{LayerId, MANIFEST_BYTES_MAX, Manifest, TemplateId};
 use saggar_domain::{Code, Problem};
 use serde::Serialize;
 
-use super::commit::REPLACED;
-use super::staging::{random_name, remove_tree};
+use super::removal::Removal;
 use super::{CacheRest, DIRECTORY, Lock, Store, listed};
 use crate::failure::storage;
 use saggar_sandbox::fail_point::pass;
@@ -51,8 +53,9 @@ impl Store {
 
     /// The same with a say in what becomes of the cache of builds.
     pub fn collect_with(&self, cache: CacheRest) -> Result<Option<Collected>, Problem> {
-        let Some(_layers) = self.lock(Lock::Layers, FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
-        let _names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
+        let Some(layers) = self.lock(Lock::Layers, FlockOperation::NonBlockingLockExclusive)? else { return Ok(None) };
+        let names = self.locked(Lock::Names, FlockOperation::LockExclusive)?;
+        let mut removal = Removal::begin(self)?;
         let fail = |errno: Errno| storage("what is left over can't be removed", errno);
         let mut collected = Collected::default();
         let named: BTreeSet<TemplateId> =
@@ -76,6 +79,7 @@ impl Store {
         let (cached, removed) = self.tidy_cache(cache)?;
         used.extend(cached);
         collected.cached = removed;
+        pass("collect/cache");
         fsync(&self.manifests).map_err(fail)?;
         fsync(&self.builds).map_err(fail)?;
         pass("collect/manifests");
@@ -84,22 +88,17 @@ impl Store {
                 continue;
             }
             // In one step, so that no half of a layer is ever in its place.
-            let gone = random_name().map_err(fail)?;
-            renameat(&self.layers, name.as_str(), &self.staging, gone.as_str()).map_err(fail)?;
+            removal.add(&self.layers, &name)?;
             pass("collect/layer");
-            remove_tree(&self.staging, &gone).map_err(|error| storage("what is left over can't be removed", error))?;
             collected.layers += 1;
         }
         collected.interrupted += self.tidy_names()?;
         collected.interrupted += self.tidy_snapshots()?;
-        let is_any_used = self.is_any_used()?;
-        for name in listed(&self.staging)? {
-            if is_any_used && name.starts_with(REPLACED) {
-                continue;
-            }
-            remove_tree(&self.staging, &name).map_err(|error| storage("what is left over can't be removed", error))?;
-            collected.interrupted += 1;
-        }
+        collected.interrupted += removal.add_interrupted(self.is_any_used()?)?;
+        // Nothing leads to what is removed now. Files take their time, and nobody has to wait for it.
+        drop((layers, names));
+        pass("collect/removing");
+        removal.finish()?;
         Ok(Some(collected))
     }
 

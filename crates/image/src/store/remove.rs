@@ -51,6 +51,7 @@ impl Store {
             Ok(()) | Err(Errno::NOTEMPTY | Errno::EXIST) => {}
             Err(errno) => return Err(fail(errno)),
         }
+        pass("remove/unnamed");
         let Ok(Some(NameRecord { template: id, .. })) = found else {
             return Ok(Removed { id: None, rest: Rest::Unknown });
         };
