@@ -221,3 +221,32 @@ fn entries(server: &Server) -> Vec<String> {
     let names = inner.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name != ".lock").collect()
 }
+
+#[test]
+fn nobody_waits_for_the_files_of_another_volume() {
+    if !is_root() {
+        return not_here("volumes need root");
+    }
+    let mut server = Server::start_with(ALLOWED);
+    server.kill();
+    let pipe = server.data().with_extension("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    server.fails_at = "wait volume-files/slow".to_owned();
+    server.fails_until = Some(pipe.clone());
+    server.begin();
+    for name in ["slow", "quick"] {
+        server.post(VOLUMES, &json!({ "name": name, "size": "16M", "sharing": "shared" })).expect(201);
+    }
+    let list = |name: &str| server.get(&format!("/volumecontent/{name}/dir?path=/"));
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| list("slow"));
+        assert_eq!(std::fs::read_to_string(&pipe).expect("ours"), "reached");
+        // Its sandbox isn't made yet.
+        assert_eq!(list("quick").status, 200);
+        let sandbox = server.sandbox_with(&with("quick", "rw"));
+        assert_eq!(stdout(&server.sh(&sandbox, "echo hello > /data/file; cat /data/file")), "hello\n");
+        server.delete(&sandbox);
+        std::fs::write(&pipe, "on").expect("ours");
+        assert_eq!(slow.join().expect("it was answered").status, 200);
+    });
+}

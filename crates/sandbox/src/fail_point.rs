@@ -22,6 +22,15 @@ pub fn pass_numbered(point: &str, number: u64) {
     let _ = (point, number); // As above.
 }
 
+/// The same for a place that is passed for many things: its name ends with that of the thing.
+#[inline]
+pub fn pass_named(point: &str, name: &impl std::fmt::Display) {
+    #[cfg(debug_assertions)]
+    injected::pass(&format!("{point}/{name}"));
+    #[cfg(not(debug_assertions))]
+    let _ = (point, name); // As above.
+}
+
 #[cfg(debug_assertions)]
 mod injected {
     use std::sync::OnceLock;

@@ -37,6 +37,8 @@ pub struct Server {
     flags: Vec<String>,
     /// The fail point and its action; empty for none.
     pub fails_at: String,
+    /// The named pipe by which a fail point that waits is held.
+    pub fails_until: Option<PathBuf>,
     /// Where its log goes; `None` means to ours.
     pub log: Option<PathBuf>,
     /// Its output until it listened.
@@ -87,6 +89,7 @@ impl Server {
             stdout: None,
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             fails_at: String::new(),
+            fails_until: None,
             log: None,
             printed: String::new(),
             address: String::new(),
@@ -103,6 +106,7 @@ impl Server {
         };
         command.args(["serve", "--port", "0", "--default-ttl", "60s"]);
         command.arg("--data-dir").arg(self.root.join("data")).args(&self.flags).env("FAIL_AT", &self.fails_at);
+        command.envs(self.fails_until.as_ref().map(|pipe| ("FAIL_UNTIL", pipe)));
         // An earlier version refuses a setting that it doesn't know.
         if self.program == std::path::Path::new(env!("CARGO_BIN_EXE_saggar")) {
             command.env("SAGGAR_SECRETS_KEY_FILE", self.key_file());

@@ -4,6 +4,7 @@
 //! ends when it was idle for a while, and ends at once when the volume is to be removed, or when another sandbox is to have it alone.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use saggar_domain::{
@@ -12,6 +13,7 @@ use saggar_domain::{
 };
 
 use super::VOLUMES;
+use crate::fail_point::pass_named;
 use crate::fault::{Fault, FileFault, FileFaultKind};
 use crate::files::{FilePath, Files};
 use crate::permit::{Action, Permit, Subject};
@@ -30,7 +32,32 @@ const DISK: ByteSize = ByteSize::from_bytes(16 << 20);
 
 /// The sandboxes that have a volume for its files, by volume.
 #[derive(Debug, Default)]
-pub(crate) struct ContentSandboxes(tokio::sync::Mutex<BTreeMap<VolumeId, SandboxId>>);
+pub(crate) struct ContentSandboxes(Mutex<BTreeMap<VolumeId, Slot>>);
+
+/// The sandbox of one volume. Locked while it is made or ended, so that only those wait who want this volume.
+type Slot = Arc<tokio::sync::Mutex<Option<SandboxId>>>;
+
+impl ContentSandboxes {
+    /// The slot of a volume. Those that nobody uses and whose sandbox is gone are removed.
+    fn slot(&self, volume: &VolumeId, is_live: impl Fn(&SandboxId) -> bool) -> Slot {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|_, slot| {
+            let has_sandbox = |slot: &Slot| slot.try_lock().is_ok_and(|id| id.as_ref().is_some_and(&is_live));
+            // Whoever has a copy got it from here, under the lock.
+            Arc::strong_count(slot) > 1 || has_sandbox(slot)
+        });
+        Arc::clone(slots.entry(volume.clone()).or_default())
+    }
+
+    /// The slot of a volume, if somebody has asked for its files.
+    fn known(&self, volume: &VolumeId) -> Option<Slot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(volume).map(Arc::clone)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+}
 
 /// The files of one volume. Paths begin at its top.
 #[derive(Debug)]
@@ -52,14 +79,15 @@ impl Sandboxes {
     pub async fn volume_content(&self, permit: &Permit, volume: &VolumeRecord) -> Result<VolumeContent, Fault> {
         permit.check(|action| *action == Action::Manage(VOLUMES))?;
         let project = permit.project().clone();
-        let mut known = self.content_sandboxes().0.lock().await;
-        let live = known.get(&volume.id).filter(|id| self.live_ids().contains(id)).cloned();
-        let sandbox = match live {
+        let live = self.live_ids();
+        let slot = self.content_sandboxes().slot(&volume.id, |id| live.contains(id));
+        let mut known = slot.lock().await;
+        let sandbox = match known.as_ref().filter(|id| self.live_ids().contains(id)).cloned() {
             Some(id) => id,
             None => {
+                pass_named("volume-files", &volume.name);
                 let id = self.make_for_content(&project, volume).await?;
-                known.retain(|_, id| self.live_ids().contains(id));
-                known.insert(volume.id.clone(), id.clone());
+                *known = Some(id.clone());
                 id
             }
         };
@@ -92,7 +120,8 @@ impl Sandboxes {
 
     /// Ends the sandbox that has a volume only for its files, because somebody else needs the volume.
     pub(crate) async fn end_content_sandbox(&self, project: &ProjectId, volume: &VolumeRecord) -> Result<(), Fault> {
-        let id = self.content_sandboxes().0.lock().await.remove(&volume.id);
+        let Some(slot) = self.content_sandboxes().known(&volume.id) else { return Ok(()) };
+        let id = slot.lock().await.take();
         let Some(id) = id.filter(|id| self.live_ids().contains(id)) else { return Ok(()) };
         let action = Action::KillSandbox(id);
         let permit = Permit::decide(&Subject::Bearer { project: project.clone(), action: action.clone() }, action)?;
@@ -104,7 +133,7 @@ impl Sandboxes {
 
     /// The same before a sandbox gets volumes that one sandbox at a time may have.
     pub(crate) async fn free_exclusive_volumes(&self, project: &ProjectId, spec: &Draft) -> Result<(), Fault> {
-        if spec.volumes.is_empty() || self.content_sandboxes().0.lock().await.is_empty() {
+        if spec.volumes.is_empty() || self.content_sandboxes().is_empty() {
             return Ok(());
         }
         let action = Action::Manage(VOLUMES);
