@@ -534,3 +534,56 @@ fn a_secret_is_a_registrys_password_only_where_it_is_bound_to() {
     let kept = Command::new("grep").args(["-r", "canary-2"]).arg(server.data()).output().expect("grep is there");
     assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
 }
+
+#[test]
+fn a_server_that_dies_while_it_removes_a_template_leaves_it_whole_or_removes_the_rest_later() {
+    let mut server = Server::start();
+    let log = server.data().with_extension("log");
+    let points = [
+        "remove/name",
+        "remove/unnamed",
+        "remove/manifest",
+        "collect/manifests",
+        "collect/removed",
+        "collect/removing",
+        "collect/layer",
+    ];
+    for point in points {
+        // An import removes what is left over. Besides it, the server does so by itself, but later.
+        upload(&server, "kept", &archive("kept"));
+        assert_eq!(stored_of_projects(&server), ["layers", "layers", "manifests", "names"], "before {point}");
+        upload(&server, "demo", &archive("hello"));
+        server.kill();
+        server.fails_at = format!("kill {point}");
+        server.log = Some(log.clone());
+        server.begin();
+        let authorization = server.authorization();
+        let mut connection = server.connect();
+        http::send(&mut connection, "DELETE", &format!("{TEMPLATES}/demo"), &[&authorization], b"");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&server.ended()), Some(9), "{point}");
+        server.fails_at = String::new();
+        server.begin();
+        assert_eq!(names(&server), ["kept"], "{point}");
+        let sandbox = server.sandbox_with(&json!({ "template": "kept" }));
+        assert_eq!(server.sh(&sandbox, "cat /greeting")["stdout"], "kept", "{point}");
+        server.delete(&sandbox);
+    }
+    eventually("the rest is gone", || stored_of_projects(&server) == ["layers", "layers", "manifests", "names"]);
+    eventually("it is counted", || {
+        let told = std::fs::read_to_string(&log).expect("ours");
+        told.contains("removed what interrupted work on templates left") && told.contains("interrupted=1")
+    });
+    std::fs::remove_file(&log).expect("ours");
+}
+
+/// The kind of everything in the stores of all projects, sorted.
+fn stored_of_projects(server: &Server) -> Vec<&'static str> {
+    let mut kinds = Vec::new();
+    for project in std::fs::read_dir(server.data().join("templates")).expect("there is one").flatten() {
+        for kind in ["layers", "manifests", "names", "staging"] {
+            let entries = std::fs::read_dir(project.path().join(kind)).into_iter().flatten();
+            kinds.extend(entries.map(|_| kind));
+        }
+    }
+    kinds
+}

@@ -48,6 +48,85 @@ fn files_on_disk_are_no_memory_and_end_at_the_limit() {
     eventually("no loop device is left", || loops(&place).is_empty());
 }
 
+/// A disk of 128 MiB with a data directory and a template, unmounted on drop.
+struct SmallDisk {
+    place: Place,
+    path: std::path::PathBuf,
+}
+
+impl SmallDisk {
+    fn mount() -> Self {
+        let place = Place::new();
+        let path = place.path("small");
+        std::fs::create_dir(&path).expect("ours");
+        let options = ["-t", "tmpfs", "-o", "size=128m,mode=0700", "none"];
+        let mounted = std::process::Command::new("mount").args(options).arg(&path).status();
+        assert!(mounted.is_ok_and(|status| status.success()));
+        Image::in_data(&path.join("data")).system().named("demo");
+        Self { place, path }
+    }
+
+    /// A sandbox with 32 MiB on this disk. It has said that it is up, and does the rest when it is told to.
+    fn start(&self, script: &str) -> std::process::Child {
+        let script = format!("echo up; read line; {script}");
+        let arguments =
+            ["run", "--stdin", "-", "--template", "demo", "--storage", "disk", "--disk", "32M", "--", "/bin/sh", "-c"];
+        let mut command = self.place.command(arguments.iter().copied().chain([script.as_str()]));
+        command.env("SAGGAR_DATA_DIR", self.path.join("data")).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("it was built");
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut [0; 3]).expect("it says so");
+        child
+    }
+
+    /// Takes all that is free.
+    fn fill(&self) {
+        let mut filler = std::fs::File::create(self.path.join("filler")).expect("ours");
+        let chunk = vec![1; 64 << 10];
+        let full = std::iter::repeat_with(|| std::io::Write::write_all(&mut filler, &chunk)).find_map(Result::err);
+        assert_eq!(full.map(|error| error.kind()), Some(std::io::ErrorKind::StorageFull));
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmount = || std::process::Command::new("umount").arg(&self.path).stderr(Stdio::null()).status();
+        if std::thread::panicking() {
+            // The failure that led here is what matters.
+            let _ = unmount();
+            return;
+        }
+        eventually("nothing uses the disk", || unmount().is_ok_and(|status| status.success()));
+    }
+}
+
+fn told(mut child: std::process::Child) -> harness::Done {
+    harness::feed(&mut child, b"go\n");
+    finish(child)
+}
+
+#[test]
+fn a_full_sandbox_and_a_full_disk_harm_no_other_sandbox() {
+    if !is_root() {
+        return not_here("storage on disk needs root");
+    }
+    let disk = SmallDisk::mount();
+    let write = |count: u32| format!("dd if=/dev/zero of=/var/lib/a bs=1048576 count={count} 2>&1");
+    let greedy = disk.start(&format!("{}; rm /var/lib/a; echo again > /var/lib/a && cat /var/lib/a", write(64)));
+    let modest =
+        disk.start(&format!("{} && cat /var/lib/a | wc -c; echo rest > /etc/rest && cat /etc/rest", write(20)));
+    let done = told(greedy);
+    assert!(done.code == 0 && done.stdout.contains("No space left on device"), "{done:?}");
+    assert!(done.stdout.ends_with("again\n"), "{done:?}");
+    // Even without a free block on the host's disk, a sandbox has what it was given.
+    disk.fill();
+    let done = told(modest);
+    assert!(done.code == 0 && done.stdout.contains("20971520") && done.stdout.ends_with("rest\n"), "{done:?}");
+    let mut refused =
+        disk.place.command(["run", "--template", "demo", "--storage", "disk", "--disk", "32M", "--", "/bin/sh"]);
+    let refused = finish(refused.env("SAGGAR_DATA_DIR", disk.path.join("data")).spawn().expect("it was built"));
+    assert!(refused.code == 126 && refused.stderr.contains("no room for storage on disk"), "{refused:?}");
+}
+
 #[test]
 fn nothing_is_left_of_a_killed_one() {
     if !is_root() {

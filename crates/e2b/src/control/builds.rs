@@ -15,7 +15,7 @@ use saggar_http::extract::{JsonText, Pieces, Query, path_text, too_large};
 use saggar_http::wire;
 use saggar_runtime::{
     BuildAction as Action, BuildBase, BuildCommand as Command, BuildRequest, BuildSource, BuildStage as Stage,
-    BuildStep as Step, FilesHash, ImportRequest, JobLine, JobState, JobView, Recipe, RegistryCredentials,
+    BuildStep as Step, Fault, FilesHash, ImportRequest, JobLine, JobState, JobView, Recipe, RegistryCredentials,
     StageBase as Base, StepLimits,
 };
 use serde::Deserialize;
@@ -244,7 +244,12 @@ pub(super) async fn begin(
     recipe.start = some(asked.start_cmd);
     recipe.ready = some(asked.ready_cmd);
     let request = BuildRequest { source: BuildSource::Steps { base, recipe, files }, no_cache: asked.force };
-    server.sandboxes.begin_build(&allowed.permit, &id, request).await?;
+    let begun = server.sandboxes.begin_build(&allowed.permit, &id, request).await;
+    begun.map_err(|fault| match fault {
+        // By the id that the client knows.
+        Fault::NotFound { .. } => no_build(&parts),
+        other => other.into(),
+    })?;
     Ok((StatusCode::ACCEPTED, axum::Json(json!({}))).into_response())
 }
 

@@ -155,6 +155,10 @@ impl Sandboxes {
         let (this, project) = (self.clone(), project.clone());
         blocking("removing unused templates", move || {
             let collected = this.template_store(&project)?.collect().map_err(Fault::Refused)?;
+            if let Some(collected) = collected.filter(|collected| collected.interrupted > 0) {
+                let (layers, interrupted) = (collected.layers, collected.interrupted);
+                tracing::info!(%project, interrupted, layers, "removed what interrupted work on templates left");
+            }
             let is_clean = collected.is_some_and(|collected| collected.in_use == 0);
             if is_clean {
                 this.jobs().forget_leftovers(&project);
