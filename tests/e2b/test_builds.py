@@ -5,6 +5,7 @@ import tempfile
 
 import pytest
 from e2b import BuildException, Sandbox, Template
+from e2b.sandbox.commands.command_handle import PtySize
 from test_faults import ask
 from test_sandbox import IS_NEW
 from test_templates import KEY, upload
@@ -119,6 +120,47 @@ def test_links_for_uploads_are_for_one_project_and_one_hash(server, base):
         assert ask(server, "PUT", wrong, {}, b"x")[0] in (400, 401), wrong
     assert ask(server, "PUT", path, {}, b"not an archive")[0] == 200
     assert json.loads(ask(server, "GET", f"/templates/mine/files/{hash_}", KEY())[2])["present"] is True
+
+
+def test_programs_run_as_the_user_that_the_template_names(server, base):
+    accounts = "mkdir -p /etc /srv/app; echo 'app:x:1234:2345::/srv/app:/bin/sh' > /etc/passwd; chown 1234:2345 /srv/app"
+    template = (
+        Template()
+        .from_template(base)
+        .run_cmd(accounts, user="root")
+        .set_user("app")
+        .run_cmd("id -u > /srv/app/built")
+        .set_start_cmd("id -u > /tmp/started; sleep 600", "cat /tmp/started")
+    )
+    Template.build(template, "with-user")
+    sandbox = Sandbox.create("with-user", timeout=60)
+    try:
+        run = lambda command, **options: sandbox.commands.run(command, **options).stdout
+        assert run("id -u; id -g; echo $USER $HOME; pwd") == "1234\n2345\napp /srv/app\n/srv/app\n"
+        assert run("cat /srv/app/built /tmp/started") == "1234\n1234\n"
+        assert [run("id -u", user=user) for user in ("app", "user", "root")] == ["1234\n", "1000\n", "0\n"]
+        assert sandbox.files.write("mine", "x").path == "/srv/app/mine"
+        assert sandbox.files.read("mine") == "x" and sandbox.files.read("mine", user="app") == "x"
+        assert sandbox.files.write("hers", "x", user="user").path == "/home/user/hers"
+        assert run("stat -c %u:%g /srv/app/mine /home/user/hers") == "1234:2345\n1000:1000\n"
+        with pytest.raises(Exception, match="invalid username: 'nobody'"):
+            run("id -u", user="nobody")
+        terminal = sandbox.pty.create(PtySize(rows=24, cols=80), timeout=60)
+        sandbox.pty.send_stdin(terminal.pid, b"id -u > pty; exit\n")
+        terminal.wait()
+        assert sandbox.files.read("/srv/app/pty") == "1234\n"
+    finally:
+        sandbox.kill()
+
+
+def test_a_user_by_number_needs_no_account(server, base):
+    Template.build(Template().from_template(base).set_user("4321"), "numbered")
+    sandbox = Sandbox.create("numbered", timeout=60)
+    try:
+        assert sandbox.commands.run("id -u; echo $HOME; pwd").stdout == "4321\n/\n/\n"
+        assert sandbox.files.write("/tmp/mine", "x").path == "/tmp/mine"
+    finally:
+        sandbox.kill()
 
 
 def test_start_and_ready_commands_run_before_a_sandbox_is_given_away(server, base):

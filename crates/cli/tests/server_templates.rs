@@ -156,6 +156,73 @@ fn programs_run_as_root_where_the_image_says_so_also_after_a_restart_and_in_a_fo
 }
 
 #[test]
+fn programs_and_files_are_of_the_user_that_the_image_names() {
+    if !is_root() {
+        return not_here("only root has several users inside");
+    }
+    let mut server = Server::start_with(&["--public-templates", "mine,numbered,homeless,unknown", "--pool-max", "2"]);
+    let make = |name: &str, user: &str| {
+        let image = Image::in_project(&server.data(), "local").system();
+        let image = image.layer(|top| {
+            let names = "app:x:1234:2345::/srv/app:/bin/sh\nfar:x:1300:1300::/made/home:/bin/sh\n";
+            top.write("etc/passwd", names);
+        });
+        image.with(|defaults| defaults.user = Some(user.to_owned())).named(name);
+    };
+    for (name, user) in [("mine", "app"), ("numbered", "4321:77"), ("homeless", "far"), ("unknown", "nobody")] {
+        make(name, user);
+    }
+    let who = "id -u; id -g; echo $USER $HOME; pwd; echo > ~/x && echo wrote";
+    let app = "1234\n2345\napp /srv/app\n/srv/app\nwrote\n";
+    let sandbox = server.sandbox_with(&json!({ "template": "mine" }));
+    assert_eq!(server.get(&sandbox).expect(200)["user"], "template");
+    assert_eq!(stdout(&server.sh(&sandbox, who)), app);
+    let as_user = |sandbox: &str, user: &str, command: &str| {
+        let answer = server.post(&format!("{sandbox}/execs"), &json!({ "command": command, "user": user })).expect(200);
+        stdout(&answer).to_owned()
+    };
+    // The other two are there as well, and files belong to who writes them.
+    assert_eq!(
+        as_user(&sandbox, "template", "id -u; cat /proc/self/status | grep CapEff"),
+        "1234\nCapEff:\t0000000000000000\n"
+    );
+    assert_eq!(
+        as_user(&sandbox, "user", "id -u; pwd; touch ~/x && echo wrote; touch /srv/app/no 2>/dev/null || echo no"),
+        "1000\n/home/user\nwrote\nno\n"
+    );
+    assert_eq!(as_user(&sandbox, "root", "id -u; pwd"), "0\n/root\n");
+    for (query, path, owner) in
+        [("by-default", "/srv/app/by-default", "1234:2345"), ("hers&user=user", "/home/user/hers", "1000:1000")]
+    {
+        let written = server.put(&format!("{sandbox}/files?path={query}"), b"x");
+        assert!(written.status < 300, "{}", written.text());
+        assert_eq!(stdout(&server.sh(&sandbox, &format!("stat -c %u:%g {path}"))), format!("{owner}\n"));
+    }
+    let refused = server.put(&format!("{sandbox}/files?path=/root/x"), b"x");
+    assert!(refused.status >= 400, "{}", refused.status);
+    // A sandbox that waited for its template is the same, and one for another user is another.
+    let again = server.sandbox_with(&json!({ "template": "mine" }));
+    assert_eq!(stdout(&server.sh(&again, who)), app);
+    let asked = server.sandbox_with(&json!({ "template": "mine", "user": "user" }));
+    assert_eq!(stdout(&server.sh(&asked, "id -u; pwd")), "1000\n/home/user\n");
+    let numbered = server.sandbox_with(&json!({ "template": "numbered" }));
+    assert_eq!(stdout(&server.sh(&numbered, "id -u; id -g; echo $HOME; pwd")), "4321\n77\n/\n/\n");
+    let homeless = server.sandbox_with(&json!({ "template": "homeless" }));
+    assert_eq!(stdout(&server.sh(&homeless, who)), "1300\n1300\nfar /made/home\n/made/home\nwrote\n");
+    let refused = server.post(PROJECT, &json!({ "template": "unknown" }));
+    assert!(refused.status == 422 && refused.text().contains("there is no user \\\"nobody\\\""), "{}", refused.text());
+    let fork = server.post(&format!("{sandbox}/fork"), &json!({})).expect(201);
+    let fork = format!("{PROJECT}/{}", fork["items"][0]["sandbox"]["id"].as_str().unwrap_or_else(|| panic!("{fork}")));
+    assert_eq!(stdout(&server.sh(&fork, who)), app);
+    server.stop();
+    server.begin();
+    assert_eq!(stdout(&server.sh(&sandbox, who)), app);
+    let written = server.put(&format!("{sandbox}/files?path=after"), b"x");
+    assert!(written.status < 300, "{}", written.text());
+    assert_eq!(stdout(&server.sh(&sandbox, "stat -c %u:%g /srv/app/after")), "1234:2345\n");
+}
+
+#[test]
 fn clients_of_e2b_get_the_same_templates() {
     let server = Server::start_with(&["--public-templates", "demo"]);
     image(&server, "local", "hello").named("demo");

@@ -110,6 +110,8 @@ choice!(
         User = "user",
         /// uid 0 of the sandbox's user namespace, with a short named set of capabilities there and nothing outside.
         Root = "root",
+        /// The one that the sandbox's template names, without capabilities; `user` in a sandbox whose template names none.
+        Template = "template",
     }
 );
 
@@ -139,17 +141,18 @@ choice!(
 );
 
 impl User {
-    /// Both the uid and the gid inside the sandbox.
+    /// Both the uid and the gid inside the sandbox. An account of the template has its own.
     pub fn id(self) -> u32 {
         match self {
-            Self::User => 1000,
+            Self::User | Self::Template => 1000,
             Self::Root => 0,
         }
     }
 
+    /// An account of the template has its own.
     pub fn home(self) -> &'static str {
         match self {
-            Self::User => "/home/user",
+            Self::User | Self::Template => "/home/user",
             Self::Root => "/root",
         }
     }

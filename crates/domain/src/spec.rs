@@ -261,25 +261,36 @@ impl Spec {
         draft.models.check(draft.network)?;
         let template = Template::of(draft.template_name());
         let (template_id, mut env, given_cwd, account) = match given {
-            Some(given) => (Some(given.id), given.env, given.cwd, given.account.filter(|_| draft.user.is_none())),
+            Some(given) => (
+                Some(given.id),
+                given.env,
+                given.cwd,
+                given.account.filter(|_| matches!(draft.user, None | Some(User::Template))),
+            ),
             None => Default::default(),
         };
         if draft.network == Some(NetworkMode::Proxied) {
             env.retain(|name, _| !MANAGED_NETWORK_VARIABLES.contains(&name.as_str()));
         }
         env.extend(draft.env.into_map());
-        let user = match &account {
-            Some(account) if account.uid == User::Root.id() => User::Root,
-            Some(_) => User::User,
-            None => draft.user.unwrap_or(User::User),
+        let user = match (&account, draft.user) {
+            (Some(account), _) if account.uid == User::Root.id() => User::Root,
+            (Some(_), Some(User::Template)) => User::Template,
+            (Some(_), _) => User::User,
+            (None, Some(User::Template)) if template == Template::Host => User::User,
+            // Without its template a spec doesn't say who that is.
+            (None, user) => user.unwrap_or(User::User),
         };
         let default_cwd = match (&given_cwd, &account) {
             _ if draft.workspace.is_some() => WORKSPACE,
             (Some(cwd), _) => cwd.as_str(),
+            (None, Some(account)) if user == User::Template => account.home.as_str(),
             (None, Some(_)) => "/",
             (None, None) => user.home(),
         };
-        let default_cwd = GuestPath::parse(default_cwd).expect("the built-in directories are well-formed");
+        // A home is what a stranger's /etc/passwd says.
+        let default_cwd = GuestPath::parse(default_cwd).or_else(|_| GuestPath::parse("/"));
+        let default_cwd = default_cwd.expect("the root is a path");
         Ok(Self {
             tier: draft.tier.unwrap_or(Tier::Namespace),
             template,
@@ -302,6 +313,20 @@ impl Spec {
             limits: Limits::resolve(&draft.limits)?,
             strict: draft.strict.unwrap_or(false),
         })
+    }
+
+    /// The account that a program runs as if it asks for this user; `None` for the sandbox's own two.
+    pub fn account_of(&self, user: User) -> Option<&Account> {
+        self.account.as_ref().filter(|_| user == self.user)
+    }
+
+    /// The user that a program runs as if it asks for this one.
+    pub fn acting(&self, asked: Option<User>) -> User {
+        match asked {
+            None => self.user,
+            Some(User::Template) if self.user != User::Template => User::User,
+            Some(user) => user,
+        }
     }
 
     pub fn policy_hash(&self) -> PolicyHash {
@@ -451,6 +476,14 @@ mod tests {
         let spec = from(r#"{"template": "mine", "user": "root", "cwd": "/asked"}"#, Some("/image"));
         assert_eq!((spec.uid(), spec.cwd.as_str(), spec.account), (0, "/asked", None));
         assert_eq!(from(r#"{"template": "mine", "workspace": "/w"}"#, Some("/image")).cwd.as_str(), WORKSPACE);
+        let spec = from(r#"{"template": "mine", "user": "template"}"#, None);
+        assert_eq!((spec.uid(), spec.user, spec.cwd.as_str()), (7, User::Template, "/srv"));
+        let acting = [None, Some(User::Template), Some(User::User), Some(User::Root)].map(|asked| spec.acting(asked));
+        assert_eq!(acting, [User::Template, User::Template, User::User, User::Root]);
+        let accounts = acting.map(|user| spec.account_of(user).map(|account| account.uid));
+        assert_eq!(accounts, [Some(7), Some(7), None, None]);
+        let spec = resolve(r#"{"user": "template"}"#).unwrap();
+        assert_eq!((spec.user, spec.acting(Some(User::Template))), (User::User, User::User));
         let hash = |user: &str| from(&format!(r#"{{"template": "mine"{user}}}"#), None).policy_hash();
         assert_ne!(hash(""), hash(r#", "user": "user""#), "another user is another policy");
     }

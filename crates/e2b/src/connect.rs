@@ -20,6 +20,7 @@ use http::{HeaderMap, HeaderValue};
 use http_body_util::BodyExt;
 use saggar_domain::User;
 use saggar_http::extract;
+use saggar_runtime::Permit;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -228,9 +229,32 @@ fn number(headers: &HeaderMap, name: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
-/// The user that a call acts as: `Authorization: Basic` with a name and no password. `None` means the sandbox's
+/// Who a call acts as.
+#[derive(Clone, Debug)]
+pub(super) struct Actor {
+    pub(super) user: User,
+    /// Where relative paths begin.
+    pub(super) home: String,
+}
+
+impl Actor {
+    /// By a name, or the sandbox's default user.
+    pub(super) fn of(server: &Shared, permit: &Permit, name: Option<&str>) -> Result<Self, CallFailure> {
+        let sandboxes = &server.sandboxes;
+        let user = match name {
+            None => sandboxes.default_user(permit),
+            Some(name) => sandboxes.named_user(permit, name).ok_or_else(|| {
+                let shown: String = name.chars().take(64).collect();
+                CallFailure::new(Code::Unauthenticated, format!("invalid username: '{shown}'"))
+            })?,
+        };
+        Ok(Self { user, home: sandboxes.home_of(permit, user) })
+    }
+}
+
+/// The name of the user that a call acts as: `Authorization: Basic` with a name and no password. `None` means the sandbox's
 /// default.
-pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, CallFailure> {
+pub(super) fn user_name(headers: &HeaderMap) -> Result<Option<String>, CallFailure> {
     let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     let Some((scheme, encoded)) = text.split_once(' ') else { return Ok(None) };
@@ -241,13 +265,7 @@ pub(super) fn user(headers: &HeaderMap) -> Result<Option<User>, CallFailure> {
     let Some(decoded) = decoded else {
         return Err(CallFailure::new(Code::Unauthenticated, "the Authorization header is malformed"));
     };
-    named_user(decoded.split(':').next().unwrap_or_default()).map(Some)
-}
-
-/// The user of this name.
-pub(super) fn named_user(name: &str) -> Result<User, CallFailure> {
-    let shown: String = name.chars().take(64).collect();
-    User::parse(name).ok_or_else(|| CallFailure::new(Code::Unauthenticated, format!("invalid username: '{shown}'")))
+    Ok(Some(decoded.split(':').next().unwrap_or_default().to_owned()))
 }
 
 #[cfg(test)]
@@ -290,16 +308,12 @@ mod tests {
     #[test]
     fn a_name_without_a_password_is_a_user() {
         let with = |value: &'static str| HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))]);
-        assert_eq!(user(&HeaderMap::new()).unwrap(), None);
-        assert_eq!(user(&with("Basic cm9vdDo=")).unwrap(), Some(User::Root));
-        assert_eq!(user(&with("basic dXNlcjo=")).unwrap(), Some(User::User));
-        assert_eq!(user(&with("Bearer sgr_x")).unwrap(), None);
-        for wrong in ["Basic !", "Basic bm9ib2R5Og=="] {
-            assert!(
-                matches!(user(&with(wrong)), Err(CallFailure::Said { code: Code::Unauthenticated, .. })),
-                "{wrong}"
-            );
-        }
+        assert_eq!(user_name(&HeaderMap::new()).unwrap(), None);
+        assert_eq!(user_name(&with("Basic cm9vdDo=")).unwrap().as_deref(), Some("root"));
+        assert_eq!(user_name(&with("basic dXNlcjo=")).unwrap().as_deref(), Some("user"));
+        assert_eq!(user_name(&with("Bearer sgr_x")).unwrap(), None);
+        let malformed = user_name(&with("Basic !"));
+        assert!(matches!(malformed, Err(CallFailure::Said { code: Code::Unauthenticated, .. })));
     }
 
     #[test]

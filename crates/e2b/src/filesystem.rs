@@ -8,13 +8,12 @@ mod way;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
-use saggar_domain::User;
 use saggar_http::access::Insider;
 use saggar_runtime::{Action, Fault, FileFault, FileFaultKind, FileKind, FilePath, Files, LIST_MAX};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::connect;
+use super::connect::{self, Actor};
 use super::envd::{answered, no_such_call, streamed};
 use super::failure::{CallFailure, Code};
 use crate::state::Shared;
@@ -56,22 +55,21 @@ struct MoveRequest {
 }
 
 /// The user that a call acts as.
-fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<User, CallFailure> {
-    let permit = insider.may(Action::ReadFiles)?;
-    Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
+fn acting(server: &Shared, insider: &Insider, parts: &Parts) -> Result<Actor, CallFailure> {
+    Actor::of(server, &insider.may(Action::ReadFiles)?, connect::user_name(&parts.headers)?.as_deref())
 }
 
-async fn to_read(server: &Shared, insider: &Insider, user: User) -> Result<Files, CallFailure> {
-    Ok(Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?)
+async fn to_read(server: &Shared, insider: &Insider, actor: &Actor) -> Result<Files, CallFailure> {
+    Ok(Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, actor.user).await?)
 }
 
-async fn to_write(server: &Shared, insider: &Insider, user: User) -> Result<Files, CallFailure> {
-    Ok(Files::to_write(&server.sandboxes, &insider.may(Action::WriteFiles)?, user).await?)
+async fn to_write(server: &Shared, insider: &Insider, actor: &Actor) -> Result<Files, CallFailure> {
+    Ok(Files::to_write(&server.sandboxes, &insider.may(Action::WriteFiles)?, actor.user).await?)
 }
 
 /// A path as E2B's agent interprets it: relative to the user's home, with `.` and `..` removed textually.
-pub(super) fn place(text: &str, user: User) -> Result<FilePath, CallFailure> {
-    let path = FilePath::parse(text, user)?.to_string();
+pub(super) fn place(text: &str, home: &str) -> Result<FilePath, CallFailure> {
+    let path = FilePath::parse(text, home)?.to_string();
     let mut names: Vec<&str> = Vec::new();
     for name in path.split('/') {
         match name {
@@ -80,22 +78,22 @@ pub(super) fn place(text: &str, user: User) -> Result<FilePath, CallFailure> {
             name => names.push(name),
         }
     }
-    Ok(FilePath::parse(&format!("/{}", names.join("/")), user)?)
+    Ok(FilePath::parse(&format!("/{}", names.join("/")), home)?)
 }
 
 async fn stat(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
-    let user = acting(server, insider, parts)?;
-    let path = place(&request.path, user)?;
-    let mut files = to_read(server, insider, user).await?;
+    let actor = acting(server, insider, parts)?;
+    let path = place(&request.path, &actor.home)?;
+    let mut files = to_read(server, insider, &actor).await?;
     Ok(json!({ "entry": entry::of(&mut files, &path).await? }))
 }
 
 async fn list(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
-    let user = acting(server, insider, parts)?;
-    let path = place(&request.path, user)?;
-    let mut files = to_read(server, insider, user).await?;
+    let actor = acting(server, insider, parts)?;
+    let path = place(&request.path, &actor.home)?;
+    let mut files = to_read(server, insider, &actor).await?;
     directory(&mut files, &path).await?;
     // A depth of zero means one.
     let (mut found, _skipped) = files.list(&path, request.depth.max(1), LIST_MAX).await?;
@@ -128,9 +126,9 @@ async fn directory(files: &mut Files, path: &FilePath) -> Result<(), CallFailure
 
 async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
-    let user = acting(server, insider, parts)?;
-    let path = place(&request.path, user)?;
-    let mut files = to_write(server, insider, user).await?;
+    let actor = acting(server, insider, parts)?;
+    let path = place(&request.path, &actor.home)?;
+    let mut files = to_write(server, insider, &actor).await?;
     match files.stat(&path, true).await {
         Ok(entry) if entry.kind == FileKind::Directory => {
             return Err(CallFailure::new(Code::AlreadyExists, format!("directory already exists: {path}")));
@@ -144,9 +142,9 @@ async fn make_directory(server: &Shared, insider: &Insider, parts: &Parts, body:
 
 async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: MoveRequest = connect::unary(parts, body).await?;
-    let user = acting(server, insider, parts)?;
-    let (from, to) = (place(&request.source, user)?, place(&request.destination, user)?);
-    let mut files = to_write(server, insider, user).await?;
+    let actor = acting(server, insider, parts)?;
+    let (from, to) = (place(&request.source, &actor.home)?, place(&request.destination, &actor.home)?);
+    let mut files = to_write(server, insider, &actor).await?;
     match files.stat(&from, false).await {
         Ok(_) => {}
         Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => {
@@ -156,7 +154,7 @@ async fn move_entry(server: &Shared, insider: &Insider, parts: &Parts, body: Bod
     }
     let (parent, _) = split(&to);
     if !parent.is_empty() {
-        files.make_directory(&FilePath::parse(&parent, user)?, true, DIRECTORY_MODE).await?;
+        files.make_directory(&FilePath::parse(&parent, &actor.home)?, true, DIRECTORY_MODE).await?;
     }
     files.move_to(&from, &to).await?;
     Ok(json!({ "entry": entry::of(&mut files, &to).await? }))
@@ -171,9 +169,9 @@ fn split(path: &FilePath) -> (String, String) {
 
 async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -> Result<Value, CallFailure> {
     let request: PathRequest = connect::unary(parts, body).await?;
-    let user = acting(server, insider, parts)?;
-    let path = place(&request.path, user)?;
-    let mut files = to_write(server, insider, user).await?;
+    let actor = acting(server, insider, parts)?;
+    let path = place(&request.path, &actor.home)?;
+    let mut files = to_write(server, insider, &actor).await?;
     match files.remove(&path, true).await {
         // A missing entry counts as removed.
         Ok(()) | Err(Fault::File(FileFault { kind: FileFaultKind::NotFound, .. })) => Ok(json!({})),
@@ -183,6 +181,8 @@ async fn remove(server: &Shared, insider: &Insider, parts: &Parts, body: Body) -
 
 #[cfg(test)]
 mod tests {
+    use saggar_domain::User;
+
     use super::*;
 
     #[test]
@@ -196,8 +196,8 @@ mod tests {
             ("/", "/"),
             ("~/a", "/home/user/a"),
         ] {
-            assert_eq!(place(text, User::User).unwrap().to_string(), path, "{text}");
+            assert_eq!(place(text, User::User.home()).unwrap().to_string(), path, "{text}");
         }
-        assert!(place("a\0b", User::User).is_err());
+        assert!(place("a\0b", User::User.home()).is_err());
     }
 }

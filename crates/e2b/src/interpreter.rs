@@ -20,6 +20,7 @@ use saggar_runtime::{Action, CODE_BYTES_MAX, Context, Fault, NewContext, Place, 
 use serde::Deserialize;
 use serde_json::json;
 
+use crate::connect::Actor;
 use crate::failure::{CallFailure, Code};
 use crate::process::environment;
 use crate::routing::INTERPRETER_PORT;
@@ -88,7 +89,7 @@ async fn create(server: &Shared, parts: &Parts, body: Body, id: &SandboxId) -> R
     let permit = insider.may(Action::Exec)?;
     let cwd = match cwd.filter(|cwd| !cwd.is_empty()) {
         None => None,
-        Some(cwd) => Some(crate::filesystem::place(&cwd, server.sandboxes.default_user(&permit))?.to_string()),
+        Some(cwd) => Some(crate::filesystem::place(&cwd, &Actor::of(server, &permit, None)?.home)?.to_string()),
     };
     let new = NewContext { language: language_named(language.as_deref())?, cwd, env: BTreeMap::new() };
     let context = server.sandboxes.create_context(&permit, new).await.map_err(in_their_words)?;

@@ -15,7 +15,7 @@ use saggar_http::extract::{Pieces, too_large};
 use saggar_runtime::{Action, Fault, FileFault, FileFaultKind, FilePath, Files, MetadataEntry, WriteOptions, Writing};
 use serde_json::{Value, json};
 
-use super::connect;
+use super::connect::{self, Actor};
 use super::failure::{CallFailure, Code};
 use super::filesystem;
 use super::form::Form;
@@ -26,8 +26,6 @@ use crate::state::Shared;
 const FILE_MODE: u32 = 0o644;
 /// Permissions of a new directory.
 const DIRECTORY_MODE: u32 = 0o755;
-/// Where the user may write, without asking.
-const OWN_PLACES: &[&str] = &["/home/user/", "/tmp/"];
 /// Maximum number of files in one form.
 const FILES_MAX: usize = 1000;
 /// Prefix of the headers with a file's metadata.
@@ -39,22 +37,24 @@ pub(super) fn query(uri: &Uri) -> Result<FileQuery, CallFailure> {
 }
 
 /// The user and the path.
-fn acting(server: &Shared, insider: &Insider, parts: &Parts, query: &FileQuery) -> Result<User, CallFailure> {
-    match query.username.as_deref().filter(|name| !name.is_empty()) {
-        Some(name) => connect::named_user(name),
-        None => {
-            let permit = insider.may(Action::ReadFiles)?;
-            Ok(connect::user(&parts.headers)?.unwrap_or_else(|| server.sandboxes.default_user(&permit)))
-        }
-    }
+fn acting(
+    server: &Shared,
+    insider: &Insider,
+    parts: &Parts,
+    query: &FileQuery,
+    action: fn(SandboxId) -> Action,
+) -> Result<Actor, CallFailure> {
+    let named = query.username.clone().filter(|name| !name.is_empty());
+    let name = named.map_or_else(|| connect::user_name(&parts.headers), |name| Ok(Some(name)))?;
+    Actor::of(server, &insider.may(action)?, name.as_deref())
 }
 
 pub(super) async fn download(server: &Shared, parts: &Parts, sandbox: &SandboxId) -> Result<Response, CallFailure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Read, &query)?;
-    let user = acting(server, &insider, parts, &query)?;
-    let path = filesystem::place(query.path.as_deref().unwrap_or_default(), user)?;
-    let files = Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, user).await?;
+    let actor = acting(server, &insider, parts, &query, Action::ReadFiles)?;
+    let path = filesystem::place(query.path.as_deref().unwrap_or_default(), &actor.home)?;
+    let files = Files::to_read(&server.sandboxes, &insider.may(Action::ReadFiles)?, actor.user).await?;
     match download::download(files, &path, &parts.method, &parts.headers).await {
         Ok(response) => Ok(response),
         Err(Unread::Fault(fault)) => Err(fault.into()),
@@ -75,8 +75,8 @@ pub(super) async fn upload(
 ) -> Result<Response, CallFailure> {
     let query = query(&parts.uri)?;
     let insider = token::file_insider(server, &parts.headers, sandbox, Operation::Write, &query)?;
-    let user = acting(server, &insider, parts, &query)?;
-    let upload = Upload { server, insider: &insider, user, metadata: metadata(&parts.headers)?, written: Vec::new() };
+    let actor = acting(server, &insider, parts, &query, Action::WriteFiles)?;
+    let upload = Upload { server, insider: &insider, actor, metadata: metadata(&parts.headers)?, written: Vec::new() };
     let pieces = Pieces::of(&parts.headers, body);
     let kind = parts.headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let essence = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
@@ -121,14 +121,14 @@ fn metadata(headers: &HeaderMap) -> Result<Vec<MetadataEntry>, CallFailure> {
 struct Upload<'a> {
     server: &'a Shared,
     insider: &'a Insider,
-    user: User,
+    actor: Actor,
     metadata: Vec<MetadataEntry>,
     written: Vec<Value>,
 }
 
 impl Upload<'_> {
     async fn bare(mut self, path: &str, is_gzip: bool, mut pieces: Pieces) -> Result<Vec<Value>, CallFailure> {
-        let path = filesystem::place(path, self.user)?;
+        let path = filesystem::place(path, &self.actor.home)?;
         let expected = if is_gzip { None } else { pieces.expected() };
         let mut allowance = Allowance::of(self.server, pieces.expected())?;
         let mut writing = self.begin(&path, expected).await?;
@@ -195,7 +195,7 @@ impl Upload<'_> {
             (None, Some(name)) => name,
             (None, None) => return Err(CallFailure::invalid("a file of the form has no name")),
         };
-        let to = filesystem::place(&to, self.user)?;
+        let to = filesystem::place(&to, &self.actor.home)?;
         let writing = self.begin(&to, None).await?;
         Ok((to, writing))
     }
@@ -210,18 +210,20 @@ impl Upload<'_> {
     /// only when its content has been sent.
     async fn writer(&self, path: &FilePath) -> Result<User, CallFailure> {
         let text = path.to_string();
-        let is_own = OWN_PLACES.iter().any(|place| text.starts_with(place));
+        let Actor { user, home } = &self.actor;
+        let is_own =
+            text.starts_with("/tmp/") || text.strip_prefix(home.as_str()).is_some_and(|rest| rest.starts_with('/'));
         let parent = text.rsplit_once('/').map_or("/", |(parent, _)| parent);
-        if self.user == User::Root || is_own || parent.is_empty() {
-            return Ok(self.user);
+        if *user == User::Root || is_own || parent.is_empty() {
+            return Ok(*user);
         }
-        let parent = FilePath::parse(parent, self.user)?;
+        let parent = FilePath::parse(parent, home)?;
         let permit = self.insider.may(Action::WriteFiles)?;
-        let mut files = Files::to_write(&self.server.sandboxes, &permit, self.user).await?;
+        let mut files = Files::to_write(&self.server.sandboxes, &permit, *user).await?;
         match files.make_directory(&parent, true, DIRECTORY_MODE).await {
-            Err(fault) if is_denied(&fault, self.user) => Ok(User::Root),
+            Err(fault) if is_denied(&fault, *user) => Ok(User::Root),
             // Whatever else is wrong, the write itself says it.
-            Ok(()) | Err(_) => Ok(self.user),
+            Ok(()) | Err(_) => Ok(*user),
         }
     }
 

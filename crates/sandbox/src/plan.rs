@@ -98,9 +98,10 @@ pub(crate) fn lay_out(
 ) -> Result<Layout, Problem> {
     let is_open = match (spec.user, life, identity) {
         _ if brought.template.is_some() => true,
-        (User::Root, _, _) | (User::User, Life::Held, Identity::Range { .. }) => true,
+        (User::Root, _, _) | (User::User | User::Template, Life::Held, Identity::Range { .. }) => true,
         // With a single id there is no other user to switch to.
-        (User::User, Life::Held, Identity::Single { .. }) | (User::User, Life::OneProgram, _) => false,
+        (User::User | User::Template, Life::Held, Identity::Single { .. })
+        | (User::User | User::Template, Life::OneProgram, _) => false,
     };
     let mut layout = Layout {
         ops: Vec::new(),
@@ -290,9 +291,15 @@ impl Layout {
         source
     }
 
-    /// The homes of our two users, if programs run as those. An image's own user has one in the image.
+    /// The homes of our two users, if programs run as those. An image's own user should have one in the image; clients of a server begin there,
+    /// so it is made if it is missing.
     fn homes(&mut self, spec: &Spec, given: Option<&GuestPath>) {
-        if spec.account.is_none() {
+        let of_template = spec.account_of(User::Template);
+        if let Some(account) = of_template.filter(|account| account.home != "/") {
+            let path = account.home.trim_start_matches('/').to_owned();
+            self.ops.push(Op::Directory { path, mode: 0o755, owner: account.uid });
+        }
+        if spec.account.is_none() || of_template.is_some() {
             for (user, mode) in [(User::User, 0o755), (User::Root, 0o700)] {
                 let path = user.home().trim_start_matches('/').to_owned();
                 self.ops.push(Op::Directory { path, mode, owner: user.id() });

@@ -1,6 +1,6 @@
 //! From what was asked for to a spec that can be started, together with the image that it starts from.
 
-use saggar_domain::{Draft, Problem, Spec, Template};
+use saggar_domain::{Draft, Problem, Spec, Template, User};
 
 use crate::accounts::{given_by, given_for_any_user};
 use crate::templates::{HeldTemplate, Templates};
@@ -9,8 +9,8 @@ use crate::templates::{HeldTemplate, Templates};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ImageUser {
     Default,
-    /// Clients of a server name the user of each program, and know ours.
-    Ignored,
+    /// Clients of a server name the user of each program. The image's is one of them only if the sandbox asks for it.
+    Asked,
 }
 
 /// The spec of a sandbox for one program, and its image. The templates are opened only if the draft names one.
@@ -42,7 +42,8 @@ fn resolve_from(draft: Draft, held: HeldTemplate, user: ImageUser) -> Result<(Sp
     let given = match user {
         // Not even looked up if another one is asked for: a bad user of an image must be avoidable.
         ImageUser::Default if draft.user.is_none() => given_by(&held)?,
-        ImageUser::Default | ImageUser::Ignored => given_for_any_user(&held),
+        ImageUser::Default | ImageUser::Asked if draft.user == Some(User::Template) => given_by(&held)?,
+        ImageUser::Default | ImageUser::Asked => given_for_any_user(&held),
     };
     Ok((Spec::resolve_from(draft, given)?, Some(held)))
 }

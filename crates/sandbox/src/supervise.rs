@@ -231,7 +231,7 @@ impl Asked {
     ) -> Result<Made, Problem> {
         let project = self.template_project.as_str();
         let templates = || Ok(Templates::new(data, project));
-        let (spec, template) = resolve_for(self.draft.clone(), templates, ImageUser::Ignored)?;
+        let (spec, template) = resolve_for(self.draft.clone(), templates, ImageUser::Asked)?;
         let host = Host::detect_with_freezer();
         if then == DeadlineAction::Pause && host.freezer().is_err() {
             return Err(Problem::new(

@@ -52,7 +52,7 @@ pub struct Program<'a> {
 impl Program<'_> {
     pub fn into_request(self, spec: &Spec) -> ExecRequest {
         // The template's own user is the sandbox's, and no other that is asked for by name.
-        let account = spec.account.as_ref().filter(|_| self.user == spec.user);
+        let account = spec.account_of(self.user);
         let name = account.map_or(self.user.as_str(), |account| account.name.as_str());
         let mut env = BTreeMap::from([
             ("HOME", account.map_or(self.user.home(), |account| account.home.as_str())),
@@ -111,7 +111,8 @@ fn groups(spec: &Spec, user: User, account: Option<&Account>) -> Vec<u32> {
 
 /// A user other than the sandbox's starts in its own home if the sandbox's user would start in theirs.
 pub(crate) fn default_cwd(spec: &Spec, user: User) -> &str {
-    if spec.cwd.as_str() == spec.user.home() { user.home() } else { spec.cwd.as_str() }
+    let home = |user: User| spec.account_of(user).map_or(user.home(), |account| account.home.as_str());
+    if spec.cwd.as_str() == home(spec.user) { home(user) } else { spec.cwd.as_str() }
 }
 
 /// Capped at our own limit: a tighter limit than requested is fine.

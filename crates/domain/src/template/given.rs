@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::TemplateId;
 use crate::path::GuestPath;
@@ -18,7 +18,7 @@ pub struct GivenByTemplate {
 }
 
 /// A user of an image.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
     /// Its number, if it has no name.
     pub name: String,

@@ -50,12 +50,12 @@ impl Watched {
         parts: &Parts,
         request: &WatchRequest,
     ) -> Result<Self, CallFailure> {
-        let user = acting(server, insider, parts)?;
-        let path = place(&request.path, user)?;
-        let mut files = to_read(server, insider, user).await?;
+        let actor = acting(server, insider, parts)?;
+        let path = place(&request.path, &actor.home)?;
+        let mut files = to_read(server, insider, &actor).await?;
         directory(&mut files, &path).await?;
         let watching = files.watch(&path, request.recursive).await?;
-        let files = if request.include_entry { Some(to_read(server, insider, user).await?) } else { None };
+        let files = if request.include_entry { Some(to_read(server, insider, &actor).await?) } else { None };
         let described = server.sandboxes.describe(&insider.may(Action::ReadSandbox)?).await?;
         Ok(Self { watching, path, files, is_current: described.guest_protocol >= SETTLE_SINCE })
     }

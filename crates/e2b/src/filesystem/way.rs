@@ -5,7 +5,6 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use saggar_domain::User;
 use saggar_runtime::{FileKind, FilePath, Files};
 
 /// Maximum number of links on a path, as in the kernel.
@@ -23,7 +22,7 @@ pub(super) struct Ways {
 impl Ways {
     /// Follows every link of a path. `None` if the target doesn't exist or isn't visible.
     pub(super) async fn follow(&mut self, files: &mut Files, path: &FilePath) -> Option<FilePath> {
-        let root = FilePath::parse("/", User::User).ok()?;
+        let root = FilePath::parse("/", "/").ok()?;
         let mut ahead: VecDeque<Vec<u8>> = names(&path.bytes());
         let mut behind: Vec<Vec<u8>> = Vec::new();
         let mut links = 0;

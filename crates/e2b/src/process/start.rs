@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::message::{Selected, StartRequest};
 use super::{no_process, select};
-use crate::connect::{self, Source};
+use crate::connect::{self, Actor, Source};
 use crate::failure::{CallFailure, Code};
 use crate::id;
 use crate::state::Shared;
@@ -30,7 +30,7 @@ pub(super) async fn start(
     body: Body,
 ) -> Result<Response, CallFailure> {
     let request: StartRequest = connect::asked(parts, body).await?;
-    let user = connect::user(&parts.headers)?;
+    let name = connect::user_name(&parts.headers)?;
     let timeout = connect::timeout(&parts.headers)?;
     let process = request.process.0;
     if process.cmd.is_empty() {
@@ -41,20 +41,18 @@ pub(super) async fn start(
         return Err(CallFailure::invalid("an environment variable has an invalid name or value"));
     }
     let permit = insider.may(Action::Exec)?;
+    let actor = Actor::of(&server, &permit, name.as_deref())?;
     let tty = request.pty.map(|pty| pty.size.unwrap_or_default().window()).transpose()?;
     let has_stdin = tty.is_some() || request.stdin.unwrap_or(true);
     let cwd = match process.cwd.filter(|cwd| !cwd.is_empty()) {
         None => None,
-        Some(cwd) => {
-            let user = user.unwrap_or_else(|| server.sandboxes.default_user(&permit));
-            Some(crate::filesystem::place(&cwd, user)?.to_string())
-        }
+        Some(cwd) => Some(crate::filesystem::place(&cwd, &actor.home)?.to_string()),
     };
     let spec = ExecSpec {
         argv: std::iter::once(process.cmd).chain(process.args).collect(),
         env: environment(insider.id(), server.sandboxes.template_of(&permit).name(), process.envs),
         cwd: cwd.clone(),
-        user,
+        user: name.map(|_| actor.user),
         stdin: has_stdin,
         tty,
         timeout: timeout.map(Timeout::from),

@@ -5,7 +5,6 @@
 
 use std::fmt;
 
-use saggar_domain::User;
 use saggar_guest::PATH_MAX;
 
 use crate::fault::{Fault, FileFault, FileFaultKind};
@@ -15,13 +14,12 @@ pub struct FilePath(Vec<u8>);
 
 impl FilePath {
     /// Parses a path: absolute, or relative to the user's home, `~` included.
-    pub fn parse(text: &str, user: User) -> Result<Self, Fault> {
-        let home = user.home();
+    pub fn parse(text: &str, home: &str) -> Result<Self, Fault> {
         let relative = text.strip_prefix("~/").unwrap_or(text).trim_start_matches("./");
         let absolute = match relative {
             "" | "~" | "." => home.to_owned(),
             _ if text.starts_with('/') => text.to_owned(),
-            _ => format!("{home}/{relative}"),
+            _ => format!("{}/{relative}", home.trim_end_matches('/')),
         };
         Self::from_bytes(absolute.into_bytes())
     }
@@ -72,6 +70,8 @@ impl fmt::Display for FilePath {
 
 #[cfg(test)]
 mod tests {
+    use saggar_domain::User;
+
     use super::*;
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             ("/etc/x", User::User, "/etc/x"),
             ("%2e%2e%2f", User::User, "/home/user/%2e%2e%2f"),
         ] {
-            assert_eq!(FilePath::parse(text, user).unwrap().to_string(), path);
+            assert_eq!(FilePath::parse(text, user.home()).unwrap().to_string(), path);
         }
     }
 
@@ -98,7 +98,7 @@ mod tests {
         for (text, kind) in
             [("ok\0/../../etc".to_owned(), FileFaultKind::InvalidPath), ("x".repeat(5000), FileFaultKind::PathTooLong)]
         {
-            match FilePath::parse(&text, User::User) {
+            match FilePath::parse(&text, User::User.home()) {
                 Err(Fault::File(fault)) => assert_eq!(fault.kind, kind),
                 other => panic!("{other:?}"),
             }

@@ -197,6 +197,7 @@ impl Sandboxes {
     async fn adopt_one(&self, row: Sandbox, description: Description, found: &mut Adopted) -> Result<(), Fault> {
         let id = row.asked.id.clone();
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
+        live.learn(&description);
         self.inner.register.add(Arc::clone(&live));
         match row.life {
             // Before anything else is recorded: the first recorded end stays.
@@ -271,6 +272,7 @@ impl Sandboxes {
             return false;
         }
         let live = Arc::new(Live::new(self.facts_of(&row), self.inner.slots.take_anyway()));
+        live.learn(&description);
         self.inner.register.add(Arc::clone(&live));
         let after = self.store().last_event(id.clone()).await.ok().flatten().unwrap_or(0);
         self.watch(live, after);

@@ -207,7 +207,10 @@ impl Sandboxes {
             Ok(Reply::Described(description)) if description.state == SandboxState::Ending => {
                 Err(self.ended_fault(&live.project, &live.id).await)
             }
-            Ok(Reply::Described(description)) => Ok(*description),
+            Ok(Reply::Described(description)) => {
+                live.learn(&description);
+                Ok(*description)
+            }
             Ok(_) => Err(fault(ControlError::Protocol("another answer than `described`".to_owned()))),
             Err(Fault::Ended { .. }) => Err(self.ended_fault(&live.project, &live.id).await),
             Err(other) => Err(other),

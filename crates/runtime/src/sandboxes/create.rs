@@ -345,6 +345,7 @@ impl Sandboxes {
 
     /// Registers it as live.
     fn welcome(&self, live: Arc<Live>, row: NewRow, description: &Description, started_at: Timestamp) -> Created {
+        live.learn(description);
         self.inner.register.add(Arc::clone(&live));
         self.watch(Arc::clone(&live), 0);
         // Built from what was written; reading it back would only take time.

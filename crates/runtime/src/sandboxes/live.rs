@@ -6,10 +6,11 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
+use saggar_domain::template::Account;
 use saggar_domain::{EndReason, Ingress, ProjectId, PublicPorts, SandboxId, SnapshotId, TemplateName, User};
-use saggar_supervisor::control::Terms;
+use saggar_supervisor::control::{Description, Terms};
 use tokio::sync::watch;
 
 use super::admission::Slot;
@@ -24,6 +25,8 @@ pub(crate) struct Live {
     pub(crate) wake: RwLock<Option<Terms>>,
     /// The default user of programs.
     pub(crate) user: User,
+    /// Of that user, if the template names it. Its supervisor says what it is.
+    account: OnceLock<Account>,
     template: RwLock<TemplateName>,
     /// Locked while a snapshot of it is taken.
     pub(crate) snapshotting: tokio::sync::Mutex<()>,
@@ -76,6 +79,7 @@ impl Live {
             socket,
             wake: RwLock::new(wake),
             user,
+            account: OnceLock::new(),
             template: RwLock::new(template),
             snapshotting: tokio::sync::Mutex::new(()),
             latest_snapshot: Mutex::new(None),
@@ -91,6 +95,18 @@ impl Live {
             is_ending: AtomicBool::new(false),
             slot: Mutex::new(Some(slot)),
         }
+    }
+
+    /// Takes from the supervisor's answer what doesn't change.
+    pub(crate) fn learn(&self, description: &Description) {
+        if let Some(account) = &description.account {
+            self.account.get_or_init(|| account.clone());
+        }
+    }
+
+    /// The account of the user that the template names; `None` if programs run as one of the two users of every sandbox.
+    pub(crate) fn account(&self) -> Option<&Account> {
+        self.account.get().filter(|_| self.user == User::Template)
     }
 
     /// Nothing of it is left: frees its slot.

@@ -47,7 +47,7 @@ pub(crate) struct StoredTemplate {
     pub(crate) project: String,
     pub(crate) name: TemplateName,
     pub(crate) id: TemplateId,
-    /// Whom it names as the user of its programs, if that is one that every sandbox has.
+    /// The user that it names for its programs; `None` for `user`.
     pub(crate) user: Option<User>,
 }
 

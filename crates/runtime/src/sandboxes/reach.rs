@@ -65,6 +65,27 @@ impl Sandboxes {
         live.filter(|live| live.project == *project).map_or(User::User, |live| live.user)
     }
 
+    /// The user of this name in a sandbox: one of the two of every sandbox, or the one that its template names.
+    pub fn named_user(&self, permit: &Permit, name: &str) -> Option<User> {
+        let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));
+        let live = live.filter(|live| live.project == *permit.project());
+        match live.as_ref().and_then(|live| live.account()) {
+            Some(account) if account.name == name => Some(User::Template),
+            Some(_) | None => User::parse(name).filter(|user| *user != User::Template),
+        }
+    }
+
+    /// Where relative paths of a user begin.
+    pub fn home_of(&self, permit: &Permit, user: User) -> String {
+        permit.sandbox().map_or_else(|_| user.home().to_owned(), |id| self.home_in(permit.project(), id, user))
+    }
+
+    pub(crate) fn home_in(&self, project: &ProjectId, id: &SandboxId, user: User) -> String {
+        let live = self.inner.register.get(id).filter(|live| live.project == *project && user == User::Template);
+        let account = live.as_ref().and_then(|live| live.account());
+        account.map_or(user.home(), |account| account.home.as_str()).to_owned()
+    }
+
     /// The template that a sandbox was made from. For a sandbox that is gone it doesn't matter.
     pub fn template_of(&self, permit: &Permit) -> TemplateName {
         let live = permit.sandbox().ok().and_then(|id| self.inner.register.get(id));

@@ -342,6 +342,7 @@ impl Sandboxes {
             guest_protocol: saggar_guest::PROTOCOL,
             egress: None,
             based_on: None,
+            account: None,
             has_changes: false,
         })
     }

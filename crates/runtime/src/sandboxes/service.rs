@@ -24,8 +24,7 @@ const REMEMBERED_MAX: usize = 256;
 /// Marks the exec of a start command.
 const TAG: &str = "saggar-start";
 
-/// What a template says about its programs. Of the users that an image can name, only root is one that every sandbox has; programs of
-/// an image with another one run as `user`.
+/// What a template says about its programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Service {
     start: Option<String>,
@@ -62,7 +61,7 @@ impl Sandboxes {
         let held = Templates::new(&self.inner.data, &template.project).find(&template.name).map_err(Fault::Refused)?;
         let defaults = held.manifest.defaults();
         let warm = defaults.env.get(WARM_VARIABLE).map(|names| warm_imports(names)).unwrap_or_default();
-        let user = defaults.user.as_deref().filter(|user| has_both_users() && is_root(user)).map(|_| User::Root);
+        let user = defaults.user.as_deref().filter(|_| has_both_users()).and_then(user_of);
         let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone(), warm, user });
         if held.id == template.id {
             self.inner.services.put(held.id, Arc::clone(&service));
@@ -124,10 +123,16 @@ fn has_both_users() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Of `USER` or `USER:GROUP`, each a name or a number.
-fn is_root(user: &str) -> bool {
-    let user = user.split_once(':').map_or(user, |(user, _)| user);
-    user == "root" || user.parse() == Ok(User::Root.id())
+/// Of `USER` or `USER:GROUP`, each a name or a number; `None` for the user that programs have anyway, which needs no account in the image.
+fn user_of(named: &str) -> Option<User> {
+    const OURS: &[&str] = &["1000:1000", "user", "user:user"];
+    let user = named.split_once(':').map_or(named, |(user, _)| user);
+    match user {
+        "root" => Some(User::Root),
+        number if number.parse() == Ok(User::Root.id()) => Some(User::Root),
+        _ if OURS.contains(&named) => None,
+        _ => Some(User::Template),
+    }
 }
 
 fn shell(line: &str, tag: Option<&str>, timeout: Option<Duration>) -> ExecSpec {

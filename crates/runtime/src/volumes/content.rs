@@ -157,7 +157,7 @@ impl VolumeContent {
             return Err(Fault::File(FileFault { path, kind: FileFaultKind::InvalidPath }));
         }
         let below = parts.iter().map(|part| format!("/{part}")).collect::<String>();
-        FilePath::parse(&format!("{PLACE}{below}"), User::Root)
+        FilePath::parse(&format!("{PLACE}{below}"), PLACE)
     }
 
     /// As a client knows it: from the top of the volume.

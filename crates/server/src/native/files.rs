@@ -51,7 +51,7 @@ impl Server {
         user: Option<User>,
     ) -> Result<(FilePath, User), Refusal> {
         let user = user.unwrap_or_else(|| self.sandboxes.default_user(permit));
-        Ok((FilePath::parse(path.as_str(), user)?, user))
+        Ok((FilePath::parse(path.as_str(), &self.sandboxes.home_of(permit, user))?, user))
     }
 }
 

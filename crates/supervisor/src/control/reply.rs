@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::net::{EgressDraft, NetDecision};
-use saggar_domain::template::TemplateId;
+use saggar_domain::template::{Account, TemplateId};
 use saggar_domain::{
     DeadlineAction, Denial, EndReason, ExecId, ExecStatus, OutputStream, Problem, SandboxId, SandboxState,
     TemplateName, Usage,
@@ -112,6 +112,9 @@ pub struct Description {
     /// The template that it was started from; `None` for one that is built in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub based_on: Option<BasedOn>,
+    /// Of the user that the template names, if its programs run as that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// Whether its changes can be handed out ([`super::Op::KeepStill`]).
     #[serde(default)]
     pub has_changes: bool,

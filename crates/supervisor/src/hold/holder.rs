@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, pidfd_send_signal};
-use saggar_domain::{Code, DeadlineAction, Denial, EndReason, NetworkMode, Problem, SandboxId, SandboxState, Spec};
+use saggar_domain::{
+    Code, DeadlineAction, Denial, EndReason, NetworkMode, Problem, SandboxId, SandboxState, Spec, User,
+};
 use saggar_guest::{PROTOCOL, SignalScope, ToGuest};
 use saggar_jail::Signals;
 use saggar_jail::cgroup::Group;
@@ -231,6 +233,7 @@ impl Hold {
             guest_protocol: PROTOCOL,
             egress: (self.spec.network == NetworkMode::Proxied).then(|| self.spec.egress.clone()),
             based_on: self.based_on.clone(),
+            account: self.spec.account_of(User::Template).cloned(),
             has_changes: self.changes.is_some(),
         }
     }

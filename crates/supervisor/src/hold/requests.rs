@@ -233,7 +233,7 @@ impl Hold {
         let portion = spec.limits.map(|limits| self.portion(number, limits)).transpose()?.flatten();
         let joins = portion.as_ref().map_or_else(|| Ok(Vec::new()), Group::tasks);
         let joins = joins.map_err(|error| portion_failed(&error))?;
-        let user = spec.user.unwrap_or(self.spec.user);
+        let user = self.spec.acting(spec.user);
         let cwd = spec.cwd.as_deref().unwrap_or_else(|| default_cwd(&self.spec, user)).to_owned();
         let exec = Exec::new(Accepted {
             id: exec_id,
@@ -381,11 +381,13 @@ impl Hold {
             // If the host allows less, the stream is only slower.
             let _ = sockopt::set_socket_send_buffer_size(end, STREAM_BUFFER);
         }
+        let user = self.spec.acting(Some(user));
+        let account = self.spec.account_of(user);
         let request = OpenRequest {
             stream: self.execs.next_number(),
-            uid: user.id(),
-            gid: user.id(),
-            groups: Vec::new(),
+            uid: account.map_or(user.id(), |account| account.uid),
+            gid: account.map_or(user.id(), |account| account.gid),
+            groups: account.map_or_else(Vec::new, |account| account.groups.clone()),
             keep_capabilities: user == User::Root,
             target: match target {
                 Target::Files => OpenTarget::Files,

@@ -70,7 +70,11 @@ impl RunSandbox {
 
     /// A path as its programs would read it.
     pub(in crate::runs) fn path(&self, text: &str) -> Result<FilePath, Fault> {
-        FilePath::parse(text, self.user())
+        let user = self.user();
+        let home = self
+            .id()
+            .map_or_else(|| user.home().to_owned(), |id| self.sandboxes.home_in(&self.about.project, &id, user));
+        FilePath::parse(text, &home)
     }
 
     /// Its files, read as the user that its programs run as.

@@ -126,6 +126,7 @@ impl Held {
             guest_protocol: 3,
             egress: now.egress.clone(),
             based_on: None,
+            account: None,
             has_changes: false,
         }
     }
