@@ -1,10 +1,11 @@
 """Builds of templates with the client: steps, files, cache, tags, logs, errors."""
 
+import json
 import os
 import tempfile
 
 import pytest
-from e2b import BuildException, Sandbox, Template
+from e2b import BuildException, CommandExitException, Sandbox, Template
 from e2b.sandbox.commands.command_handle import PtySize
 from test_faults import ask
 from test_sandbox import IS_NEW
@@ -109,8 +110,6 @@ def test_what_cannot_be_built_is_refused(server, base):
 
 
 def test_links_for_uploads_are_for_one_project_and_one_hash(server, base):
-    import json
-
     hash_ = "a" * 64
     status, _, answer = ask(server, "GET", f"/templates/mine/files/{hash_}", KEY())
     told = json.loads(answer)
@@ -149,6 +148,22 @@ def test_programs_run_as_the_user_that_the_template_names(server, base):
         sandbox.pty.send_stdin(terminal.pid, b"id -u > pty; exit\n")
         terminal.wait()
         assert sandbox.files.read("/srv/app/pty") == "1234\n"
+    finally:
+        sandbox.kill()
+
+
+def test_sandboxes_have_the_limits_of_their_template(server, base):
+    Template.build(Template().from_template(base).run_cmd("true"), "sized", cpu_count=1, memory_mb=256)
+    told = json.loads(ask(server, "GET", "/templates/sized", KEY())[2])
+    assert (told["cpuCount"], told["memoryMB"]) == (1, 256)
+    sandbox = Sandbox.create("sized", timeout=60)
+    try:
+        info = sandbox.get_info()
+        assert (info.cpu_count, info.memory_mb) == (1, 256)
+        # More than that ends the program.
+        hungry = "x=x; while true; do x=$x$x$x$x; done"
+        with pytest.raises(CommandExitException):
+            sandbox.commands.run(hungry)
     finally:
         sandbox.kill()
 

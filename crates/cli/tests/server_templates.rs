@@ -182,10 +182,8 @@ fn programs_and_files_are_of_the_user_that_the_image_names() {
         stdout(&answer).to_owned()
     };
     // The other two are there as well, and files belong to who writes them.
-    assert_eq!(
-        as_user(&sandbox, "template", "id -u; cat /proc/self/status | grep CapEff"),
-        "1234\nCapEff:\t0000000000000000\n"
-    );
+    let status = as_user(&sandbox, "template", "cat /proc/self/status");
+    assert!(status.contains("Uid:\t1234\t1234") && status.contains("CapEff:\t0000000000000000"), "{status}");
     assert_eq!(
         as_user(&sandbox, "user", "id -u; pwd; touch ~/x && echo wrote; touch /srv/app/no 2>/dev/null || echo no"),
         "1000\n/home/user\nwrote\nno\n"
@@ -220,6 +218,26 @@ fn programs_and_files_are_of_the_user_that_the_image_names() {
     let written = server.put(&format!("{sandbox}/files?path=after"), b"x");
     assert!(written.status < 300, "{}", written.text());
     assert_eq!(stdout(&server.sh(&sandbox, "stat -c %u:%g /srv/app/after")), "1234:2345\n");
+}
+
+#[test]
+fn sandboxes_have_the_limits_that_the_image_names_unless_others_are_asked_for() {
+    let server = Server::start_with(&["--public-templates", "sized,wrong"]);
+    for (name, memory) in [("sized", "96M"), ("wrong", "1K")] {
+        let image = Image::in_project(&server.data(), "local").system();
+        let labels = [("saggar.memory", memory), ("saggar.cpus", "0.5")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        image.with(|defaults| defaults.labels = labels.into()).named(name);
+    }
+    for (body, memory, cpus) in [
+        (json!({ "template": "sized" }), "96M", "0.5"),
+        (json!({ "template": "sized", "limits": { "memory": "128M" } }), "128M", "0.5"),
+        (json!({ "template": "wrong" }), "2G", "0.5"),
+    ] {
+        let limits = server.get(&server.sandbox_with(&body)).expect(200)["limits"].clone();
+        let told = ["memory", "cpus"].map(|name| limits[name].to_string().replace('"', ""));
+        assert_eq!(told, [memory, cpus], "{limits}");
+    }
 }
 
 #[test]

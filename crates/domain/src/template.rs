@@ -7,12 +7,14 @@
 mod defaults;
 mod digest;
 mod given;
+mod limits;
 mod manifest;
 mod record;
 
 pub use defaults::{Defaults, ExposedPort, PortProtocol};
 pub use digest::{ContentDigest, LayerId, TemplateId};
 pub use given::{Account, GivenByTemplate};
+pub use limits::TemplateLimits;
 pub use manifest::{BuiltInRoot, Image, ImageSource, LayerEntry, MANIFEST_BYTES_MAX, Manifest};
 pub use record::{Amount, Dropped, LayerForm, LayerRecord, NameRecord, Owners, RECORD_BYTES_MAX, Taken};
 

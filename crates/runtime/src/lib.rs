@@ -62,7 +62,7 @@ pub use snapshots::{
 pub use supervisor::{ControlError, Feeding, Launched, Launcher, Waiting};
 pub use templates::{
     BuildBase, BuildRequest, BuildSource, FilesHash, ImportRequest, JobKind, JobLine, JobOutcome, JobState, JobView,
-    RegistryCredentials, RegistryRule, RemovedTemplate, StepLimits, TEMPLATES, TemplateContents, TemplateRest,
-    TemplateView, Upload,
+    RegistryCredentials, RegistryRule, RemovedTemplate, TEMPLATES, TemplateContents, TemplateRest, TemplateView,
+    Upload,
 };
 pub use volumes::{UsedVolume, VOLUME_LABEL, VOLUMES, VolumeContent, VolumeLimits};

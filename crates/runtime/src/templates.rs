@@ -15,7 +15,7 @@ mod jobs;
 mod manage;
 mod registries;
 
-pub use build::{BuildBase, BuildRequest, BuildSource, StepLimits};
+pub use build::{BuildBase, BuildRequest, BuildSource};
 pub use document::{JobKind, JobLine, JobOutcome, JobState};
 pub use files::FilesHash;
 pub use import::{ImportRequest, RegistryCredentials, Upload};

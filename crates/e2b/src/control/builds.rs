@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
 use saggar_api::Code;
+use saggar_domain::template::TemplateLimits;
 use saggar_domain::{ByteSize, Cpus, JobId, ProjectId, TemplateName, Timestamp};
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
@@ -16,7 +17,7 @@ use saggar_http::wire;
 use saggar_runtime::{
     BuildAction as Action, BuildBase, BuildCommand as Command, BuildRequest, BuildSource, BuildStage as Stage,
     BuildStep as Step, Fault, FilesHash, ImportRequest, JobLine, JobState, JobView, Recipe, RegistryCredentials,
-    StageBase as Base, StepLimits,
+    StageBase as Base,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -80,16 +81,13 @@ pub(super) async fn announce(
             names.push(tagged);
         }
     }
-    // More than the server gives is no error: harnesses always send what E2B would give.
-    let has_limits = asked.cpu_count.is_some() || asked.memory_mb.is_some();
-    let notice = has_limits
-        .then_some("cpu_count and memory_mb limit the steps of the build, at most as the server does; sandboxes have the server's limits");
-    let limits = StepLimits {
+    // More than the server gives to steps is no error: harnesses always send what E2B would give.
+    let limits = TemplateLimits {
         cpus: asked.cpu_count.filter(|count| *count > 0).map(|count| Cpus::millis(count.saturating_mul(1000))),
         memory: asked.memory_mb.filter(|mib| *mib > 0).map(|mib| ByteSize::from_bytes(u64::from(mib) << 20)),
     };
     let tags: Vec<&str> = names.iter().map(|name| their_tag(name.tag())).collect();
-    let job = server.sandboxes.announce_build(&allowed.permit, names.clone(), limits, notice).await?;
+    let job = server.sandboxes.announce_build(&allowed.permit, names.clone(), limits).await?;
     let answer = json!({
         "templateID": name.name(),
         "buildID": build_id(&job.id),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::request::Parts;
 use saggar_api::{Code, Timestamp};
-use saggar_domain::template::TemplateId;
+use saggar_domain::template::{TemplateId, TemplateLimits};
 use saggar_domain::{DraftLimits, Limits, SnapshotId, TemplateName};
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
@@ -98,7 +98,7 @@ impl Family {
 
     fn shown(&self) -> Value {
         let main = self.main();
-        let limits = Limits::resolve(&DraftLimits::default()).ok();
+        let limits = limits_of(main);
         let created_at = self.views.iter().map(|view| view.set_at).min().unwrap_or(main.set_at);
         let updated_at = self.views.iter().map(|view| view.set_at).max().unwrap_or(main.set_at);
         json!({
@@ -120,6 +120,13 @@ impl Family {
             "envdVersion": super::info::ENVD_VERSION,
         })
     }
+}
+
+/// Of its sandboxes.
+fn limits_of(view: &TemplateView) -> Option<Limits> {
+    let labels = view.contents.as_ref().map(|contents| &contents.manifest.defaults().labels);
+    let own = labels.map(TemplateLimits::of_labels).unwrap_or_default();
+    Limits::resolve(&own.beside(DraftLimits::default())).ok()
 }
 
 async fn family(server: &Shared, allowed: &Allowed<Manage>, name: &TemplateName) -> Result<Family, Refusal> {
@@ -145,14 +152,15 @@ pub(super) async fn get(
     let family = family(&server, &allowed, &name).await?;
     let mut shown = family.shown();
     let builds = family.views.iter().map(|view| {
+        let limits = limits_of(view);
         json!({
             "buildID": build_of(&view.id),
             "status": "ready",
             "createdAt": wire::time(view.set_at),
             "updatedAt": wire::time(view.set_at),
             "finishedAt": wire::time(view.set_at),
-            "cpuCount": shown["cpuCount"],
-            "memoryMB": shown["memoryMB"],
+            "cpuCount": limits.as_ref().map_or(1, |limits| metrics::cpu_count(limits.cpus.value)),
+            "memoryMB": limits.as_ref().map_or(0, |limits| limits.memory.value.bytes() >> 20),
             "diskSizeMB": shown["diskSizeMB"],
             "envdVersion": super::info::ENVD_VERSION,
         })

@@ -480,6 +480,7 @@ impl Plan {
         let template = sandboxes.stored_template(project, &new.spec)?;
         if let Some(template) = &template {
             new.spec.user = new.spec.user.or(template.user);
+            new.spec.limits = template.limits.beside(std::mem::take(&mut new.spec.limits));
         }
         let spec = Spec::resolve(new.spec.clone()).map_err(Fault::Refused)?;
         sandboxes.check_models(&spec.models)?;

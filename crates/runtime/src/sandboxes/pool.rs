@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use saggar_domain::template::TemplateId;
-use saggar_domain::{Draft, NetworkMode, SandboxId, TemplateName, User};
+use saggar_domain::template::{TemplateId, TemplateLimits};
+use saggar_domain::{Draft, DraftLimits, NetworkMode, SandboxId, TemplateName, User};
 use tokio::sync::Notify;
 
 use super::admission::Slot;
@@ -49,6 +49,8 @@ pub(crate) struct StoredTemplate {
     pub(crate) id: TemplateId,
     /// The user that it names for its programs; `None` for `user`.
     pub(crate) user: Option<User>,
+    /// Of its sandboxes, where a request asks for no others.
+    pub(crate) limits: TemplateLimits,
 }
 
 impl PoolKind {
@@ -66,6 +68,7 @@ impl PoolKind {
             network,
             template: template.map(|template| template.name.clone()),
             user: template.and_then(|template| template.user),
+            limits: template.map(|template| template.limits.beside(DraftLimits::default())).unwrap_or_default(),
             ..Draft::default()
         }
     }
@@ -277,6 +280,7 @@ mod tests {
             name: TemplateName::parse(name).unwrap(),
             id: TemplateId::of(content),
             user: None,
+            limits: TemplateLimits::default(),
         };
         PoolKind { network: PoolNetwork::Plain, template: Some(template) }
     }

@@ -256,6 +256,7 @@ impl Sandboxes {
             name: snapshot.template_name(),
             id: found.template.clone(),
             user: None,
+            limits: Default::default(),
         };
         let env = self.opened_environment(&found)?;
         let uses = row.asked.spec.secrets.clone();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use saggar_domain::template::TemplateId;
+use saggar_domain::template::{TemplateId, TemplateLimits};
 use saggar_domain::{Code, ExecSpec, Problem, ProjectId, SandboxId, Timeout, User};
 use saggar_sandbox::Templates;
 use tokio::time::Instant;
@@ -31,6 +31,7 @@ pub(crate) struct Service {
     ready: Option<String>,
     warm: Vec<ModuleName>,
     user: Option<User>,
+    limits: TemplateLimits,
 }
 
 /// Services by template. A template never changes, so what is remembered stays right.
@@ -62,17 +63,19 @@ impl Sandboxes {
         let defaults = held.manifest.defaults();
         let warm = defaults.env.get(WARM_VARIABLE).map(|names| warm_imports(names)).unwrap_or_default();
         let user = defaults.user.as_deref().filter(|_| has_both_users()).and_then(user_of);
-        let service = Arc::new(Service { start: defaults.start.clone(), ready: defaults.ready.clone(), warm, user });
+        let limits = TemplateLimits::of_labels(&defaults.labels);
+        let (start, ready) = (defaults.start.clone(), defaults.ready.clone());
+        let service = Arc::new(Service { start, ready, warm, user, limits });
         if held.id == template.id {
             self.inner.services.put(held.id, Arc::clone(&service));
         }
         Ok(service)
     }
 
-    /// The template with the user that it names.
-    pub(super) fn with_user(&self, template: StoredTemplate) -> Result<StoredTemplate, Fault> {
-        let user = self.service(Some(&template))?.user;
-        Ok(StoredTemplate { user, ..template })
+    /// The template with the user and the limits that it names.
+    pub(super) fn with_defaults(&self, template: StoredTemplate) -> Result<StoredTemplate, Fault> {
+        let service = self.service(Some(&template))?;
+        Ok(StoredTemplate { user: service.user, limits: service.limits, ..template })
     }
 
     /// What its Python has imported when a context is started.

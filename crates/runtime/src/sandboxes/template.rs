@@ -3,7 +3,7 @@
 //!
 //! A project learns nothing about the templates of others: a name that it can't use doesn't exist.
 
-use saggar_domain::template::NameRecord;
+use saggar_domain::template::{NameRecord, TemplateLimits};
 use saggar_domain::{Code, Draft, Limits, Problem, ProjectId, SandboxId, SnapshotId, Storage, Template, TemplateName};
 use saggar_image::{SteadyNames, Store};
 use saggar_sandbox::{LOCAL_PROJECT, Templates};
@@ -44,7 +44,8 @@ impl Sandboxes {
             let found = Templates::new(&self.inner.data, project).name(&name).map_err(Fault::Refused)?;
             let stored = |record: NameRecord| {
                 let (project, name) = (project.to_owned(), name.clone());
-                self.with_user(StoredTemplate { project, name, id: record.template, user: None })
+                let limits = TemplateLimits::default();
+                self.with_defaults(StoredTemplate { project, name, id: record.template, user: None, limits })
             };
             found.map(stored).transpose()
         };

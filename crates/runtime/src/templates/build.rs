@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::process::{Pid, Signal, kill_process};
-use saggar_build::{BUILD, Base, Built, Event, Failure, Order, Recipe, Request, Stream, dockerfile};
-use saggar_domain::net::EgressDraft;
-use saggar_domain::template::TemplateId;
-use saggar_domain::{
-    ByteSize, Code, Cpus, Draft, DraftLimits, JobId, NetworkMode, Problem, ProjectId, Storage, TemplateName, Timeout,
+use saggar_build::{
+    Action as BuildAction, BUILD, Base, Built, Event, Failure, Order, Recipe, Request, Step, Stream, dockerfile,
 };
+use saggar_domain::net::EgressDraft;
+use saggar_domain::template::{TemplateId, TemplateLimits};
+use saggar_domain::{Code, Draft, DraftLimits, JobId, NetworkMode, Problem, ProjectId, Storage, TemplateName, Timeout};
 use saggar_image::{Limits, unpack_upload};
 use saggar_sandbox::{LOCAL_PROJECT, Templates};
 
@@ -52,13 +52,6 @@ const TAIL_LINES: usize = 10;
 pub struct BuildRequest {
     pub source: BuildSource,
     pub no_cache: bool,
-}
-
-/// What a client asks for each step of a build. The operator's limits hold besides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepLimits {
-    pub cpus: Option<Cpus>,
-    pub memory: Option<ByteSize>,
 }
 
 #[derive(Debug)]
@@ -94,13 +87,13 @@ pub enum BuildBase {
 }
 
 impl Sandboxes {
-    /// Announces a build: it gets an id, and begins when [`Sandboxes::begin_build`] says what to do.
+    /// Announces a build: it gets an id, and begins when [`Sandboxes::begin_build`] says what to do. The limits are of each of its steps, at most
+    /// those of the operator, and the defaults of the template's sandboxes.
     pub async fn announce_build(
         &self,
         permit: &Permit,
         names: Vec<TemplateName>,
-        limits: StepLimits,
-        notice: Option<&str>,
+        limits: TemplateLimits,
     ) -> Result<JobView, Fault> {
         permit.check(|action| *action == Action::Manage(TEMPLATES))?;
         for name in &names {
@@ -108,9 +101,6 @@ impl Sandboxes {
         }
         let job = self.new_job(permit.project(), JobKind::Build, names, JobState::Waiting).await?;
         job.set_limits(limits);
-        if let Some(notice) = notice {
-            job.say(now(), None, false, notice);
-        }
         Ok(job.view())
     }
 
@@ -134,6 +124,11 @@ impl Sandboxes {
                     let base = sandboxes.base_of(job, base, registries)?;
                     if let (Some(base), Some(first)) = (base, recipe.stages.first_mut()) {
                         first.from = Base::Template(base.to_string());
+                    }
+                    // After all others, whose numbers clients count.
+                    let labels = job.limits().within_reach().to_labels();
+                    if let Some(last) = recipe.stages.last_mut().filter(|_| !labels.is_empty()) {
+                        last.steps.push(Step { line: None, force: false, action: BuildAction::Label { set: labels } });
                     }
                     (recipe, place.unpack(sandboxes, job, &files)?)
                 }
@@ -309,7 +304,7 @@ impl Sandboxes {
     }
 
     /// The sandbox of each step, by the operator's settings.
-    fn build_sandbox(&self, asked: StepLimits) -> Draft {
+    fn build_sandbox(&self, asked: TemplateLimits) -> Draft {
         let settings = self.settings();
         let memory = asked.memory.map_or(settings.build_memory, |asked| asked.min(settings.build_memory));
         let cpus = asked.cpus.map_or(settings.build_cpus, |asked| asked.min(settings.build_cpus));

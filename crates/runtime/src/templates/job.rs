@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use saggar_domain::template::TemplateLimits;
 use saggar_domain::{JobId, ProjectId, TemplateName, Timestamp};
 use tokio::sync::watch;
 
-use super::build::StepLimits;
 use super::document::{JobDocument, JobKind, JobLine, JobOutcome, JobState};
 
 /// Maximum number of lines that are kept, and of bytes in them.
@@ -44,14 +44,14 @@ pub(super) struct Job {
 struct Told {
     document: JobDocument,
     progress: Option<(u32, u32)>,
-    limits: StepLimits,
+    limits: TemplateLimits,
     bytes: usize,
     dropped: u64,
 }
 
 impl Job {
     pub(super) fn new(project: ProjectId, document: JobDocument) -> Self {
-        let told = Told { document, progress: None, limits: StepLimits::default(), bytes: 0, dropped: 0 };
+        let told = Told { document, progress: None, limits: TemplateLimits::default(), bytes: 0, dropped: 0 };
         Self { project, stop: Arc::default(), told: Mutex::new(told), changed: watch::Sender::new(0) }
     }
 
@@ -109,11 +109,11 @@ impl Job {
     }
 
     /// Before it begins.
-    pub(super) fn set_limits(&self, limits: StepLimits) {
+    pub(super) fn set_limits(&self, limits: TemplateLimits) {
         self.lock().limits = limits;
     }
 
-    pub(super) fn limits(&self) -> StepLimits {
+    pub(super) fn limits(&self) -> TemplateLimits {
         self.lock().limits
     }
 

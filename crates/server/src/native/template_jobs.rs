@@ -10,6 +10,7 @@ use saggar_api::{
     TemplateJobState, TemplateLog, TemplateLogLine, TemplateLogQuery, UploadTemplate, route,
 };
 use saggar_domain::JobId;
+use saggar_domain::template::TemplateLimits;
 use saggar_http::Refusal;
 use saggar_http::access::Allowed;
 use saggar_http::extract::{self, JsonText, PathId, Pieces, Query};
@@ -17,7 +18,7 @@ use saggar_http::sse::{self, Source};
 use saggar_http::wire;
 use saggar_runtime::{
     BuildRequest, BuildSource, Fault, ImportRequest, JobKind, JobLine, JobState, JobView, Permit, RegistryCredentials,
-    StepLimits, Upload,
+    Upload,
 };
 
 use super::events::{last_event, wants_stream};
@@ -127,7 +128,7 @@ pub(crate) async fn build(
         .collect::<Option<BTreeMap<String, String>>>()
         .ok_or_else(|| Refusal::invalid("a build argument has no name", "write each as NAME=VALUE"))?;
     let archive = received(&server, pieces, server.sandboxes.begin_upload(&allowed.permit)).await?;
-    let job = server.sandboxes.announce_build(&allowed.permit, vec![name], StepLimits::default(), None).await?;
+    let job = server.sandboxes.announce_build(&allowed.permit, vec![name], TemplateLimits::default()).await?;
     let file = file.unwrap_or_else(|| "Dockerfile".to_owned());
     let request = BuildRequest { source: BuildSource::Context { archive, file, target, args }, no_cache };
     let job = server.sandboxes.begin_build(&allowed.permit, &job.id, request).await?;
