@@ -19,7 +19,6 @@ else:
 OPTIONS = {
     "template": ({"template": "nextjs"}, "'nextjs' not found"),
     "rules": ({"network": {"allow_out": ["8.8.8.8"], "deny_out": ["0.0.0.0/0"]}}, "enforced"),
-    "pause without memory": ({"lifecycle": {"on_timeout": {"action": "pause", "keep_memory": False}}}, "not supported at the deadline"),
     "volumes": ({"volume_mounts": {"/mnt/data": "a-volume"}}, "there is no volume"),
     "places of volumes": ({"volume_mounts": {"/proc": "a-volume"}}, "belongs to the sandbox itself"),
     "mcp": ({"mcp": {"browserbase": {}}}, "mcp is not supported yet"),

@@ -140,6 +140,22 @@ def test_a_pause_without_memory_keeps_the_files(server):
         sandbox.kill()
 
 
+@pytest.mark.skipif(not IS_NEW, reason="the older client always keeps the memory")
+def test_a_deadline_may_keep_the_files_alone(server):
+    on_timeout = {"action": "pause", "mode": "filesystem"}
+    sandbox = Sandbox.create(timeout=60, lifecycle={"on_timeout": on_timeout})
+    try:
+        sandbox.files.write("note", "kept")
+        sandbox.commands.run("sleep 1000", background=True)
+        sandbox.set_timeout(1)
+        until(lambda: sandbox.get_info().state == SandboxState.PAUSED, "its time is up")
+        same = Sandbox.connect(sandbox.sandbox_id, timeout=60)
+        assert same.files.read("note") == "kept"
+        assert "sleep" not in [process.cmd for process in same.commands.list()]
+    finally:
+        sandbox.kill()
+
+
 def test_a_sandbox_may_pause_itself_and_wake_by_use(server):
     sandbox = Sandbox.create(timeout=2, lifecycle={"on_timeout": "pause", "auto_resume": True})
     try:

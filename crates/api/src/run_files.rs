@@ -93,6 +93,9 @@ pub struct RestoredFiles {
 pub struct RollBackRun {
     /// The last step that counts; 0 for the beginning.
     pub at_step: u64,
+    /// The generation of the run that goes back. With it the request is effective once, and repeating it gives the same answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<u32>,
     /// A message to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

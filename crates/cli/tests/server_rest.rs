@@ -161,6 +161,62 @@ fn a_pause_without_memory_keeps_the_files_and_ends_the_processes() {
 }
 
 #[test]
+fn a_deadline_may_keep_the_files_alone_and_leaves_the_memory_where_it_cannot() {
+    let mut server = Server::start_with(&["--snapshot-size-max", "1M", "--pool-max", "0"]);
+    let wish = json!({ "ttl": "1h", "on_timeout": "rest", "env": { "KEY": "its value" } });
+    let sandbox = server.sandbox_with(&wish);
+    server.sh(&sandbox, "echo there > ~/file; (sleep 1000 &)");
+    let end_time = |server: &Server| {
+        server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "1ms" })).expect(200);
+    };
+    let resume = |server: &Server| {
+        let resumed = server.post(&format!("{sandbox}/resume"), &json!({ "ttl": "1h" })).expect(200);
+        assert_eq!(resumed["on_timeout"], "rest");
+    };
+    let rests = |server: &Server| server.get(&sandbox).expect(200)["paused"] == paused(false, true);
+    end_time(&server);
+    eventually("it rests", || rests(&server));
+    eventually("its processes are ended", || supervisors(&server).is_empty());
+    server.kill();
+    server.begin();
+    resume(&server);
+    assert_eq!(stdout(&server.sh(&sandbox, &format!("cat ~/file; echo $KEY; {SLEEPERS}"))), "there\nits value\n0\n");
+    // Its server dies. Whichever of them sees that its time is up keeps its files.
+    end_time(&server);
+    server.kill();
+    server.begin();
+    eventually("it rests again", || rests(&server));
+    resume(&server);
+    // Too much for a snapshot: it keeps its memory, and nothing is lost.
+    server.sh(&sandbox, "dd if=/dev/urandom of=$HOME/big bs=1M count=2 2>/dev/null; (sleep 1000 &)");
+    end_time(&server);
+    eventually("its time is up", || server.get(&sandbox).expect(200)["state"] == "paused");
+    resume(&server);
+    assert_eq!(stdout(&server.sh(&sandbox, &format!("cat ~/file; {SLEEPERS}"))), "there\n1\n");
+}
+
+/// Otherwise nobody would hear of what it does, nor of its end.
+#[test]
+fn a_sandbox_whose_resume_cannot_be_recorded_rests_on() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    assert_eq!(server.stop(), Some(0));
+    server.fails_at = "fail rest/recording".to_owned();
+    server.begin();
+    server.post(&format!("{sandbox}/resume"), &json!({})).problem(500, "internal");
+    let told = server.get(&sandbox).expect(200);
+    assert_eq!((&told["state"], &told["paused"]), (&json!("paused"), &paused(false, true)));
+    assert_eq!(supervisors(&server), [], "nothing runs that nobody watches");
+    assert_eq!(server.stop(), Some(0));
+    server.fails_at.clear();
+    server.begin();
+    server.post(&format!("{sandbox}/resume"), &json!({})).expect(200);
+    assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n");
+}
+
+#[test]
 fn traffic_resumes_a_sandbox_that_rests_and_what_cannot_be_kept_is_refused() {
     let server = Server::start_with(&["--snapshot-size-max", "1M"]);
     let sandbox = server.sandbox_with(&json!({ "ttl": "10m", "auto_resume": true }));

@@ -139,11 +139,17 @@ fn a_run_goes_back_with_its_files_while_it_is_under_way() {
     let run = begin(&server, &agent);
     let before = until_state(&server, &run, "asking");
     let back = |at: u64| server.post(&format!("/api/v1/runs/{run}/rollback"), &json!({ "at_step": at }));
+    let back_from = |generation: u32, at: u64| {
+        let asked = json!({ "at_step": at, "generation": generation });
+        server.post(&format!("/api/v1/runs/{run}/rollback"), &asked)
+    };
     let refused = back(2);
     assert_eq!(refused.status, 409, "{}", refused.text());
     assert!(refused.text().contains("no snapshot"), "{}", refused.text());
 
-    let told = back(3).expect(202);
+    let told = back_from(0, 3).expect(202);
+    // The same request again, whether the first was read or not.
+    assert_eq!(back_from(0, 3).expect(202), told);
     assert_eq!(
         (&told["files"]["snapshot"]["step"], &told["files"]["older_from_step"]),
         (&json!(3), &Value::Null),
@@ -156,6 +162,11 @@ fn a_run_goes_back_with_its_files_while_it_is_under_way() {
         let now = show(&server, &run);
         now["generation"] == 1 && now["state"] == "asking"
     });
+    assert_eq!(back_from(0, 3).expect(202), told);
+    let refused = back_from(0, 5);
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert!(refused.text().contains("no longer at generation 0"), "{}", refused.text());
+    assert_eq!(events(&server, &run, "rolled_back").len(), 1, "it went back once");
     let now = show(&server, &run);
     assert_ne!(now["sandbox_id"], before["sandbox_id"]);
     let old = format!("/api/v1/sandboxes/{}", before["sandbox_id"].as_str().unwrap_or_default());
@@ -177,6 +188,88 @@ fn a_run_goes_back_with_its_files_while_it_is_under_way() {
     eventually("the fork makes its own call", || keys() == 1);
 }
 
+/// Between the steps of going back, and of ending one sandbox and making the next: the server is killed at each.
+const POINTS_BACK: [&str; 11] = [
+    "run-back/checked",
+    "run-back/told",
+    "run-back/recorded",
+    "kill/begun",
+    "kill/dead",
+    "end/row",
+    "run-back/ended",
+    "create/row",
+    "create/asked",
+    "create/ready",
+    "create/running",
+];
+
+#[test]
+fn a_server_that_is_killed_while_a_run_goes_back_takes_it_there_once_with_its_files() {
+    let ledger = Ledger::start();
+    let mut server = Server::start_with(&["--pool-max", "0", "--http-allowed", &ledger.url]);
+    for point in POINTS_BACK {
+        // 1 model, 2 one, 3 snapshot, 4 two, 5 snapshot, 6 call, 7 question.
+        let calls = json!([shell("echo one >> /tmp/f"), shell("echo two >> /tmp/f"), http(&ledger.url, 1), ask()]);
+        let turns = json!([{ "calls": calls }, { "calls": [shell("cat /tmp/f")] }, { "text": "finished" }]);
+        let run = begin(&server, &keeping(json!({ "every": 1 }), turns));
+        let before = until_state(&server, &run, "asking");
+        assert_eq!(server.stop(), Some(0));
+        server.fails_at = format!("kill {point}");
+        server.begin();
+        post_unanswered(&server, &format!("/api/v1/runs/{run}/rollback"), &json!({ "at_step": 3 }));
+        assert_eq!(server.ended().signal(), Some(9), "killed at {point}");
+        server.fails_at.clear();
+        server.begin();
+        if point == "run-back/checked" {
+            // Nothing was stored, and its client heard nothing.
+            assert_eq!(show(&server, &run)["generation"], 0);
+            server.post(&format!("/api/v1/runs/{run}/rollback"), &json!({ "at_step": 3 })).expect(202);
+        }
+        eventually("it asks again", || {
+            let now = show(&server, &run);
+            now["generation"] == 1 && now["state"] == "asking"
+        });
+        let now = show(&server, &run);
+        let old = format!("/api/v1/sandboxes/{}", before["sandbox_id"].as_str().unwrap_or_default());
+        assert_eq!(server.get(&old).expect(200)["state"], "ended", "{point}");
+        let question = now["question"]["id"].as_u64().expect("it asks");
+        let answer = json!({ "name": "answer", "body": "yes", "question": question });
+        assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &answer).status, 202);
+        assert_eq!(printed(&server, &run), "one\ntwo\n", "{point}: `two` once");
+        let back = events(&server, &run, "rolled_back");
+        assert_eq!(back.len(), 1, "{point}: {back:?}");
+        let asked = ledger.asked();
+        let keys: Vec<_> = asked.keys().filter(|key| key.starts_with(&run)).collect();
+        assert_eq!(keys.len(), 2, "{point}: a key in each generation: {keys:?}");
+        let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
+        assert_eq!(report["divergence"], Value::Null, "{point}");
+    }
+    eventually("no sandbox is left", || {
+        server.get("/api/v1/sandboxes").expect(200)["items"].as_array().is_some_and(Vec::is_empty)
+    });
+}
+
+#[test]
+fn the_last_snapshot_of_a_run_is_taken_also_if_its_sandbox_rests_alone() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    // 1 model, 2 one, 3 question, 4 model, 5 snapshot.
+    let calls = json!([shell("echo one > /tmp/f"), ask()]);
+    let turns =
+        json!([{ "calls": calls }, { "text": "finished" }, { "calls": [shell("cat /tmp/f")] }, { "text": "again" }]);
+    let run = begin(&server, &keeping(json!({ "at_end": true }), turns));
+    let asking = until_state(&server, &run, "asking");
+    let sandbox = format!("/api/v1/sandboxes/{}", asking["sandbox_id"].as_str().expect("it has one"));
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    let answer = json!({ "name": "answer", "body": "yes", "question": asking["question"]["id"] });
+    assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &answer).status, 202);
+    until_completed(&server, &run);
+    let kept = show(&server, &run)["files"]["snapshots"].clone();
+    assert_eq!(kept[0]["step"], 5, "{kept}: {:#?}", journal(&server, &run));
+    let copy = server.post("/api/v1/sandboxes", &json!({ "template": kept[0]["id"] })).expect(201);
+    let copy = format!("/api/v1/sandboxes/{}", copy["id"].as_str().expect("it has an id"));
+    assert_eq!(server.sh(&copy, "cat /tmp/f")["stdout"], "one\n");
+}
+
 /// Between the steps of taking a snapshot: the server is killed at each.
 const POINTS: [&str; 5] =
     ["snapshot/begun", "snapshot/read", "snapshot/went-on", "snapshot/recorded", "snapshot/named"];
@@ -191,12 +284,38 @@ const BUSY: usize = 3;
 
 /// Starts a run on a server that may not live to say so.
 fn begin_unanswered(server: &Server, agent: &Value) {
+    post_unanswered(server, "/api/v1/runs", agent);
+}
+
+fn post_unanswered(server: &Server, path: &str, body: &Value) {
     let headers = [server.authorization(), "Content-Type: application/json".to_owned()];
     let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
     let mut connection = server.connect();
-    http::send(&mut connection, "POST", "/api/v1/runs", &headers, agent.to_string().as_bytes());
+    http::send(&mut connection, "POST", path, &headers, body.to_string().as_bytes());
     // Cut off, if it was.
     let _ = connection.read_to_end(&mut Vec::new());
+}
+
+/// The step of a round's call. The first step is the model's; a round writes a file, runs a program, each with a snapshot after it, and calls.
+fn call_in(round: u64) -> u64 {
+    6 + 5 * round
+}
+
+/// The newest snapshots that a run has committed: what is in each is what the run had written by then.
+fn check_files(server: &Server, run: &str, most: usize) {
+    let files = show(server, run)["files"]["snapshots"].clone();
+    for kept in files.as_array().into_iter().flatten().rev().take(most) {
+        let step = kept["step"].as_u64().expect("a number");
+        let (round, after) = ((step - 2) / 5, (step - 2) % 5);
+        let programs = if after == 3 { round + 1 } else { round };
+        let lines: String = (0..programs).map(|word| format!("word {word}\n")).collect();
+        let expected = format!("{lines}word {}", round.min(3));
+        let copy = server.post("/api/v1/sandboxes", &json!({ "template": kept["id"] })).expect(201);
+        let copy = format!("/api/v1/sandboxes/{}", copy["id"].as_str().expect("it has an id"));
+        let there = server.sh(&copy, "[ ! -e /tmp/ledger ] || cat /tmp/ledger; cat /tmp/word");
+        assert_eq!(there["stdout"], expected, "{run} at {step}: {:#?}", journal(server, run));
+        assert_eq!(server.delete(&copy).status, 200);
+    }
 }
 
 #[test]
@@ -212,6 +331,9 @@ fn kills_of_the_server_lose_no_snapshot_take_none_twice_and_leave_none_over() {
         pause_for(Duration::from_millis(dice.below(LIFE_MS_MAX)));
         server.kill();
         server.begin();
+        for run in &begun {
+            check_files(&server, run, 1);
+        }
     }
     for point in POINTS {
         server.kill();
@@ -231,6 +353,11 @@ fn kills_of_the_server_lose_no_snapshot_take_none_twice_and_leave_none_over() {
         let given = results(&server, run);
         let lines = said(given.last().expect("there is one"))["stdout"].as_str().expect("a text").to_owned();
         assert_eq!(lines, "word 0\nword 1\nword 2\nword 3\n", "each once: {:#?}", journal(&server, run));
+        check_files(&server, run, usize::MAX);
+        let asked = ledger.asked();
+        let keys: Vec<&String> = asked.keys().filter(|key| key.starts_with(run.as_str())).collect();
+        let own: Vec<String> = (0..4).map(|round| format!("{run}/0/{}", call_in(round))).collect();
+        assert!(keys.len() == own.len() && own.iter().all(|key| ledger.has(key)), "each call by its own key: {keys:?}");
         let report = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
         assert_eq!(report["divergence"], Value::Null, "{run}");
     }

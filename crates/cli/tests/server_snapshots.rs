@@ -227,13 +227,17 @@ fn a_sandbox_that_goes_back_keeps_its_volume() {
 
 /// Sends a request that kills the server at this point, and starts the next one.
 fn cut_off(server: &mut Server, point: &str, path: &str, body: &Value) {
+    cut_off_by(server, point, "POST", path, "application/json", body.to_string().as_bytes());
+}
+
+fn cut_off_by(server: &mut Server, point: &str, method: &str, path: &str, kind: &str, body: &[u8]) {
     assert_eq!(server.stop(), Some(0));
     server.fails_at = format!("kill {point}");
     server.begin();
     let mut connection = server.connect();
-    let authorization = server.authorization();
-    let headers = [authorization.as_str(), "Content-Type: application/json"];
-    http::send(&mut connection, "POST", path, &headers, body.to_string().as_bytes());
+    let (authorization, kind) = (server.authorization(), format!("Content-Type: {kind}"));
+    let headers = [authorization.as_str(), kind.as_str()];
+    http::send(&mut connection, method, path, &headers, body);
     let mut answer = Vec::new();
     // Reset or closed: a response would have arrived before.
     let _ = connection.read_to_end(&mut answer);
@@ -274,6 +278,112 @@ fn a_server_that_is_killed_while_it_takes_a_snapshot_leaves_a_whole_one_or_none(
     }
     let id = take(&server, &sandbox);
     assert_eq!(stdout(&server.sh(&from(&server, &id), "cat ~/file")), "there\n");
+}
+
+/// Names in these directories of all template stores of a server.
+fn stored(server: &Server, parts: &[&str]) -> Vec<String> {
+    let projects = std::fs::read_dir(server.data().join("templates")).into_iter().flatten().flatten();
+    let names = |project: std::fs::DirEntry| {
+        let of = move |part: &&str| {
+            let found = std::fs::read_dir(project.path().join(part)).into_iter().flatten().flatten();
+            found.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        parts.iter().flat_map(of).collect::<Vec<_>>()
+    };
+    projects.flat_map(names).collect()
+}
+
+/// What a kill left, and nobody needs, is collected.
+fn until_empty(server: &Server) {
+    let parts = ["layers", "manifests", "snapshots", "staging", "names"];
+    http::eventually("nothing is left in the store", || stored(server, &parts).is_empty());
+}
+
+#[test]
+fn a_server_that_is_killed_while_it_imports_a_snapshot_has_a_whole_one_or_none() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    let original = take(&server, &sandbox);
+    let file = server.get(&format!("{SNAPSHOTS}/{original}/archive")).body;
+    server.delete(&format!("{SNAPSHOTS}/{original}")).expect(200);
+    assert_eq!(server.delete(&sandbox).status, 200);
+    for point in [
+        "import/layer",
+        "import/synced",
+        "import/renamed",
+        "import/layers",
+        "snapshot/recorded",
+        "import/manifest",
+        "import/named",
+        "snapshot/named",
+    ] {
+        let path = format!("{SNAPSHOTS}/import");
+        cut_off_by(&mut server, point, "POST", &path, "application/octet-stream", &file);
+        let listed = server.get(SNAPSHOTS).expect(200);
+        let items = listed["items"].as_array().expect("a list");
+        let is_whole = matches!(point, "import/named" | "snapshot/named");
+        assert_eq!(items.len(), usize::from(is_whole), "{point}: {listed}");
+        for item in items {
+            let copy = from(&server, text(item, "id"));
+            assert_eq!(stdout(&server.sh(&copy, "cat ~/file")), "there\n", "{point}");
+            assert_eq!(server.delete(&copy).status, 200);
+            server.delete(&format!("{SNAPSHOTS}/{}", text(item, "id"))).expect(200);
+        }
+        until_empty(&server);
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_while_a_snapshot_is_removed_and_forked_leaves_whole_ones_or_none() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    for point in ["remove/name", "snapshot/unnamed", "remove/manifest", "collect/manifests", "collect/layer"] {
+        let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+        server.sh(&sandbox, "echo there > ~/file");
+        let snapshot = take(&server, &sandbox);
+        // While a sandbox uses its layer, no collection comes so far.
+        let is_used = !matches!(point, "remove/manifest" | "collect/layer");
+        let user = is_used.then(|| from(&server, &snapshot));
+        assert_eq!(server.delete(&sandbox).status, 200);
+        let path = format!("{SNAPSHOTS}/{snapshot}");
+        let forking = user.as_ref().map(|user| (format!("{user}/fork"), json!({ "count": 3 })));
+        cut_off_beside(&mut server, point, &path, forking);
+        let listed = server.get(SNAPSHOTS).expect(200);
+        assert_eq!(listed["items"], json!([]), "{point}: its name goes first");
+        server.post(SANDBOXES, &json!({ "template": snapshot })).problem(404, "not_found");
+        if let Some(user) = &user {
+            assert_eq!(stdout(&server.sh(user, "cat ~/file")), "there\n", "{point}");
+            let forked = server.post(&format!("{user}/fork"), &json!({ "count": 1 })).expect(201);
+            let fork = format!("{SANDBOXES}/{}", text(&forked["items"][0]["sandbox"], "id"));
+            assert_eq!(stdout(&server.sh(&fork, "cat ~/file")), "there\n", "{point}");
+        }
+        for one in server.get(SANDBOXES).expect(200)["items"].as_array().expect("a list") {
+            assert_eq!(server.delete(&format!("{SANDBOXES}/{}", text(one, "id"))).status, 200);
+        }
+        until_empty(&server);
+    }
+}
+
+/// Removes a snapshot on a server that dies of it, while its sandbox is forked.
+fn cut_off_beside(server: &mut Server, point: &str, path: &str, forking: Option<(String, Value)>) {
+    assert_eq!(server.stop(), Some(0));
+    server.fails_at = format!("kill {point}");
+    server.begin();
+    let authorization = server.authorization();
+    let headers = [authorization.as_str(), "Content-Type: application/json"];
+    let mut connections = Vec::new();
+    for (method, path, body) in forking.iter().map(|(path, body)| ("POST", path.as_str(), body.to_string())).chain([(
+        "DELETE",
+        path,
+        String::new(),
+    )]) {
+        let mut connection = server.connect();
+        http::send(&mut connection, method, path, &headers, body.as_bytes());
+        connections.push(connection);
+    }
+    assert_eq!(server.ended().signal(), Some(9), "{point}");
+    server.fails_at.clear();
+    server.begin();
 }
 
 #[test]

@@ -195,6 +195,36 @@ fn kills_of_workers_at_many_moments_change_no_end() {
     assert!(begun.iter().any(taken_over), "some worker was killed in the middle of a run");
 }
 
+/// The server pauses it without its memory. Its worker must not take that for its end, nor what was kept for what is there later.
+#[test]
+fn a_sandbox_that_the_server_lets_rest_goes_on_in_its_worker() {
+    let ledger = Ledger::start();
+    let server = server(&ledger);
+    let _worker = Worker::start(&server, &ledger, &[]);
+    let ask = || json!({ "tool": "ask_human", "arguments": { "question": "Go on?" } });
+    let calls = json!([shell("echo one >> /tmp/f"), ask(), shell("echo two >> /tmp/f"), ask(), shell("cat /tmp/f")]);
+    let run = begin(&server, &runs::agent_with(json!({}), json!([{ "calls": calls }, { "text": "finished" }])));
+    let mut sandboxes = Vec::new();
+    for asked in 0..2 {
+        let mut question = Value::Null;
+        eventually("it asks", || {
+            let now = show(&server, &run);
+            let is_next = events(&server, &run, "step_intended").len() == 3 + 2 * asked;
+            question = now["question"]["id"].clone();
+            is_next && now["state"] == "asking"
+        });
+        let sandbox = show(&server, &run)["sandbox_id"].as_str().expect("it has one").to_owned();
+        server.post(&format!("/api/v1/sandboxes/{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+        sandboxes.push(sandbox);
+        let answer = json!({ "name": "answer", "body": "yes", "question": question });
+        assert_eq!(server.post(&format!("/api/v1/runs/{run}/signal"), &answer).status, 202);
+    }
+    until_completed(&server, &run);
+    let given = results(&server, &run);
+    assert_eq!(said(given.last().expect("there is one"))["stdout"], "one\ntwo\n", "{given:?}");
+    assert_eq!(sandboxes[0], sandboxes[1], "it is the same one all the time");
+}
+
 #[test]
 fn a_worker_that_was_stopped_past_its_lease_does_nothing_more() {
     let ledger = Ledger::start();

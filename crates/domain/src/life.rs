@@ -44,8 +44,20 @@ choice!(
         Kill = "kill",
         /// It is frozen until a user resumes or ends it.
         Pause = "pause",
+        /// The same without its memory: its files are kept, and its processes ended.
+        Rest = "rest",
     }
 );
+
+impl DeadlineAction {
+    /// What its supervisor does: keeping files is for whoever has a store, once it is frozen.
+    pub fn of_supervisor(self) -> Self {
+        match self {
+            Self::Kill => Self::Kill,
+            Self::Pause | Self::Rest => Self::Pause,
+        }
+    }
+}
 
 choice!(
     RunState {

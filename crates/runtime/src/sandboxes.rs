@@ -23,6 +23,7 @@ mod network;
 mod pool;
 mod reach;
 mod rest;
+mod rest_learned;
 mod service;
 mod sizing;
 mod strangers;

@@ -1,7 +1,7 @@
 //! Fail points: named places between two steps, at which a test can make this process die or panic.
 //!
 //! For this crate and those above it. Release builds have none. In a debug build the variable `FAIL_AT` names a point and an action: `kill create/row`
-//! ends the process with SIGKILL, `panic keys/list` panics each time. `wait rekey/added` holds that one thread: it writes
+//! ends the process with SIGKILL, `panic keys/list` panics each time, `fail rest/recording` is an error where one is possible. `wait rekey/added` holds that one thread: it writes
 //! to the named pipe `FAIL_UNTIL`, and goes on when something was written to it.
 
 /// A place between two steps.
@@ -11,6 +11,16 @@ pub fn pass(point: &str) {
     injected::pass(point);
     #[cfg(not(debug_assertions))]
     let _ = point; // Without fail points the name is unused.
+}
+
+/// The same for a step that may fail.
+#[inline]
+pub fn check(point: &str) -> std::io::Result<()> {
+    pass(point);
+    #[cfg(debug_assertions)]
+    return injected::check(point);
+    #[cfg(not(debug_assertions))]
+    Ok(())
 }
 
 /// The same for a place that is passed again and again: its name has a number.
@@ -37,9 +47,21 @@ mod injected {
 
     use rustix::process::{Signal, getpid, kill_process};
 
-    pub(super) fn pass(point: &str) {
+    /// The action and the point.
+    fn wanted() -> Option<(&'static str, &'static str)> {
         static WHAT: OnceLock<String> = OnceLock::new();
-        match WHAT.get_or_init(|| std::env::var("FAIL_AT").unwrap_or_default()).split_once(' ') {
+        WHAT.get_or_init(|| std::env::var("FAIL_AT").unwrap_or_default()).split_once(' ')
+    }
+
+    pub(super) fn check(point: &str) -> std::io::Result<()> {
+        match wanted() {
+            Some(("fail", at)) if at == point => Err(std::io::Error::other("a test wants a failure")),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn pass(point: &str) {
+        match wanted() {
             Some(("kill", at)) if at == point => loop {
                 // Nothing runs after it: no destructor, no other thread.
                 let _ = kill_process(getpid(), Signal::KILL);

@@ -233,7 +233,7 @@ impl Asked {
         let templates = || Ok(Templates::new(data, project));
         let (spec, template) = resolve_for(self.draft.clone(), templates, ImageUser::Asked)?;
         let host = Host::detect_with_freezer();
-        if then == DeadlineAction::Pause && host.freezer().is_err() {
+        if then != DeadlineAction::Kill && host.freezer().is_err() {
             return Err(Problem::new(
                 Code::UnsupportedCapability,
                 "this host can't freeze a sandbox: no freezable cgroup is available",

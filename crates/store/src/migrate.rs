@@ -22,6 +22,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0009_network.sql"),
     include_str!("../migrations/0010_run_files.sql"),
     include_str!("../migrations/0011_reuse.sql"),
+    include_str!("../migrations/0012_rest_at_deadline.sql"),
 ];
 
 #[derive(Debug)]

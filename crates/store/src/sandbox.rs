@@ -118,7 +118,7 @@ pub struct Lifetime {
 macro_rules! columns {
     () => {
         "id, project_id, state, state_since, created_at, started_at, ended_at, end_reason, deadline, on_deadline, \
-         idle_timeout_ms, auto_resume, template, network, boot_id, supervisor_pid, policy_hash, access_token_hash, \
+         rests_at_deadline, idle_timeout_ms, auto_resume, template, network, boot_id, supervisor_pid, policy_hash, access_token_hash, \
          public_ports_json, ingress_json, labels_json, spec_json, env_names_json, end_detail_json"
     };
 }
@@ -132,7 +132,7 @@ fn read(row: &Row<'_>) -> Result<Sandbox, Error> {
         created_at: column::time(row, "created_at")?,
         lifetime: Lifetime {
             deadline: column::time_optional(row, "deadline")?,
-            on_deadline: column::parsed(row, "on_deadline", DeadlineAction::parse)?,
+            on_deadline: read_on_deadline(row)?,
             idle_timeout: column::span_optional(row, "idle_timeout_ms")?,
         },
         auto_resume: column::plain(row, "auto_resume")?,
@@ -146,6 +146,17 @@ fn read(row: &Row<'_>) -> Result<Sandbox, Error> {
         env_names: column::json(row, "env_names_json")?,
     };
     Ok(Sandbox { asked, life: read_life(row)?, supervisor_pid: column::plain(row, "supervisor_pid")? })
+}
+
+/// The two columns that say what happens at the deadline.
+fn written_on_deadline(action: DeadlineAction) -> (&'static str, bool) {
+    (action.of_supervisor().as_str(), action == DeadlineAction::Rest)
+}
+
+fn read_on_deadline(row: &Row<'_>) -> Result<DeadlineAction, Error> {
+    let action = column::parsed(row, "on_deadline", DeadlineAction::parse)?;
+    let rests: bool = column::plain(row, "rests_at_deadline")?;
+    Ok(if rests && action == DeadlineAction::Pause { DeadlineAction::Rest } else { action })
 }
 
 /// What has a column of its own is read from there.

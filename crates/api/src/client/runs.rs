@@ -108,7 +108,9 @@ impl RunHandle {
 
     /// Takes it back to the end of an earlier step.
     pub async fn roll_back(&self, back: &RollBackRun) -> Result<RolledBackRun, Error> {
-        self.call(Method::POST, route::RUN_ROLLBACK).json(back).value().await
+        let call = self.call(Method::POST, route::RUN_ROLLBACK);
+        let call = if back.generation.is_some() { call.idempotent() } else { call };
+        call.json(back).value().await
     }
 
     /// Removes it; it must be over.

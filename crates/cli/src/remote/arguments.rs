@@ -193,7 +193,7 @@ pub(crate) struct CreateArguments {
     /// End it after this long without activity [default: never]
     #[arg(long, value_name = "TIME", value_parser = Timeout::parse)]
     pub(crate) idle_timeout: Option<Timeout>,
-    /// Action when its time is up: kill or pause [default: kill]
+    /// Action when its time is up: kill, pause, or rest, which is a pause without its memory [default: kill]
     #[arg(long, value_name = "ACTION", value_parser = on_timeout)]
     pub(crate) on_timeout: Option<DeadlineAction>,
     /// Resume it when a request arrives while it is paused
@@ -390,5 +390,5 @@ pub(super) fn workspace_mode(text: &str) -> Result<FsMode, String> {
 }
 
 fn on_timeout(text: &str) -> Result<DeadlineAction, String> {
-    DeadlineAction::parse(text).ok_or_else(|| "choose one of: kill, pause".to_owned())
+    DeadlineAction::parse(text).ok_or_else(|| "choose one of: kill, pause, rest".to_owned())
 }

@@ -198,6 +198,7 @@ fn facts(sandbox: &Sandbox) -> String {
         let then = match sandbox.on_timeout {
             saggar_api::DeadlineAction::Kill => "killed",
             saggar_api::DeadlineAction::Pause => "paused",
+            saggar_api::DeadlineAction::Rest => "paused without its memory",
         };
         ("deadline", format!("{deadline} (in {}), then {then}", span(now, deadline)))
     }));

@@ -35,7 +35,10 @@ pub(crate) async fn roll_back(
     message: Option<String>,
     is_json: bool,
 ) -> CommandResult {
-    let back = client.run(run).roll_back(&RollBackRun { at_step, message }).await?;
+    let run = client.run(run);
+    // It goes back once, also if the answer is lost.
+    let generation = Some(run.get().await?.generation);
+    let back = run.roll_back(&RollBackRun { at_step, generation, message }).await?;
     if is_json {
         print_json(&back)?;
         return Ok(0);

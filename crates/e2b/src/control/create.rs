@@ -123,12 +123,13 @@ pub(super) async fn create_as_before(
 fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
     let template = template_named(&asked.template_id).ok_or_else(|| no_template(&asked.template_id))?;
     check_rest(&asked.rest)?;
-    if asked.auto_pause_memory == Some(false) {
-        return Err(without_memory());
-    }
     let mounts = asked.volume_mounts.unwrap_or_default();
     let volumes = mounts.into_iter().map(|mounted| mounted.0.wanted()).collect::<Result<_, _>>()?;
-    let then = if asked.auto_pause == Some(true) { DeadlineAction::Pause } else { DeadlineAction::Kill };
+    let then = match (asked.auto_pause, asked.auto_pause_memory) {
+        (Some(true), Some(false)) => DeadlineAction::Rest,
+        (Some(true), Some(true) | None) => DeadlineAction::Pause,
+        (Some(false) | None, _) => DeadlineAction::Kill,
+    };
     let metadata = asked.metadata.unwrap_or_default();
     let given = network::given(server.network, asked.allow_internet_access, asked.network.as_deref())?;
     let host = asked.network.as_deref().map(Network::host_mask).transpose()?.flatten();
@@ -153,14 +154,6 @@ fn wanted(server: &Shared, asked: Asked) -> Result<NewSandbox, Refusal> {
         public_ports: if is_public { PublicPorts::ALL } else { PublicPorts::default() },
         ingress: Ingress { allow: None, host },
     })
-}
-
-/// A deadline that keeps the files alone.
-fn without_memory() -> Refusal {
-    unsupported(
-        "a pause without memory is not supported at the deadline",
-        "keep the memory there, which is the default; `pause` itself can do without",
-    )
 }
 
 /// Refuses unknown fields, unless they request nothing.

@@ -116,7 +116,8 @@ pub(super) async fn get(
     if let (Value::Object(shown), Value::Object(more)) = (&mut shown, opened(&server, &name, &sandbox)) {
         shown.extend(more);
     }
-    shown["lifecycle"] = json!({ "autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout.as_str() });
+    shown["lifecycle"] =
+        json!({ "autoResume": sandbox.auto_resume, "onTimeout": sandbox.on_timeout.of_supervisor().as_str() });
     let egress = sandbox.spec.egress.unwrap_or_default();
     let is_open = egress::allows_everything(&egress.allow);
     shown["allowInternetAccess"] = json!(sandbox.spec.network == NetworkMode::Host || is_open);

@@ -151,7 +151,11 @@ pub(super) async fn resume(
     }
     let mut terms = terms(&server, &allowed, asked.timeout.unwrap_or(server.settings.default_ttl.as_secs())).await?;
     if let Some(is_paused) = asked.auto_pause {
-        terms.then = if is_paused { DeadlineAction::Pause } else { DeadlineAction::Kill };
+        terms.then = match (is_paused, terms.then) {
+            (true, DeadlineAction::Rest) => DeadlineAction::Rest,
+            (true, DeadlineAction::Pause | DeadlineAction::Kill) => DeadlineAction::Pause,
+            (false, _) => DeadlineAction::Kill,
+        };
     }
     server.sandboxes.resume(&allowed.permit, Some(terms)).await?;
     answer(&server, &readable, &name, StatusCode::CREATED).await

@@ -160,27 +160,26 @@ impl<'a> Build<'a> {
         };
         pass("build/written");
         let document = serde_json::to_vec(&record).expect("our own types have only text keys");
+        super::commit::write_unsynced(place.as_fd(), "layer.json", &document)
+            .map_err(|error| storage("a layer can't be written", error))?;
         match durability {
-            Durability::Power => {
-                super::commit::write_new(place.as_fd(), "layer.json", &document)
-                    .map_err(|error| storage("a layer can't be written", error))?;
-                syncfs(&place).map_err(fail)?;
-            }
-            Durability::Boot => super::commit::write_unsynced(place.as_fd(), "layer.json", &document)
-                .map_err(|error| storage("a layer can't be written", error))?,
+            Durability::Power => syncfs(&place).map_err(fail)?,
+            Durability::Commit | Durability::Boot => {}
         }
         pass("build/synced");
         let hex = record.id.hex();
         match renameat_with(self.import.staged(), staged.as_str(), &self.store.layers, hex, RenameFlags::NOREPLACE) {
-            Ok(()) => self.sync_layers(durability)?,
+            Ok(()) if durability == Durability::Power => fsync(&self.store.layers).map_err(fail)?,
+            Ok(()) => {}
             // One of this name was made from the same files. Reading it again would take longer than making it.
             Err(Errno::EXIST | Errno::NOTEMPTY) if durability == Durability::Boot => {}
             Err(Errno::EXIST | Errno::NOTEMPTY) if self.store.sound_layer(&record.id).is_err() => {
                 self.import.replace(&staged, &record.id)?;
                 fsync(&self.store.layers).map_err(fail)?;
             }
-            // The same files were written before. Ours are removed with everything else that is staged.
-            Err(Errno::EXIST | Errno::NOTEMPTY) => {}
+            // The same files were written before, perhaps by a snapshot that has not synced them yet. Ours are removed with everything
+            // else that is staged.
+            Err(Errno::EXIST | Errno::NOTEMPTY) => self.sync_stored(durability)?,
             Err(errno) => return Err(fail(errno)),
         }
         pass("build/layer");
@@ -188,10 +187,10 @@ impl<'a> Build<'a> {
         Ok(Some(Made { layer, dropped: record.dropped }))
     }
 
-    fn sync_layers(&self, durability: Durability) -> Result<(), Problem> {
+    fn sync_stored(&self, durability: Durability) -> Result<(), Problem> {
         match durability {
-            Durability::Power => fsync(&self.store.layers).map_err(|errno| storage("a layer can't be written", errno)),
-            Durability::Boot => Ok(()),
+            Durability::Power => syncfs(&self.store.layers).map_err(|errno| storage("a layer can't be written", errno)),
+            Durability::Commit | Durability::Boot => Ok(()),
         }
     }
 
@@ -218,6 +217,8 @@ impl<'a> Build<'a> {
 pub enum Durability {
     /// A loss of power.
     Power,
+    /// A loss of power once something leads to it: whoever makes that syncs everything before.
+    Commit,
     /// The end of any process, for something that no boot of the host outlives.
     Boot,
 }

@@ -13,7 +13,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, syncfs, unlinkat};
+use rustix::fs::{AtFlags, Mode, OFlags, fsync, openat, statat, unlinkat};
 use rustix::io::Errno;
 use saggar_domain::template::{
     BuiltInRoot, ContentDigest, Defaults, Image, ImageSource, LayerEntry, LayerId, Manifest,
@@ -25,7 +25,7 @@ use saggar_sandbox::fail_point::pass;
 use saggar_sandbox::{HeldTemplate, RootChanges};
 
 use super::build::Durability;
-use super::commit::{replace, write_unsynced};
+use super::commit::replace_by;
 use super::{Build, Import, Made, Removed, Store, listed};
 use crate::failure::{refused, storage};
 use crate::layer::{Content, GoOn, View};
@@ -65,7 +65,7 @@ impl Store {
         go_on: GoOn<'_>,
     ) -> Result<SnapshotRecord, Problem> {
         let NewSnapshot { id, mut facts, base, limits } = new;
-        let durability = if facts.is_for_forks { Durability::Boot } else { Durability::Power };
+        let durability = if facts.is_for_forks { Durability::Boot } else { Durability::Commit };
         if let Some(name) = &facts.name {
             self.check_alias(name)?;
         }
@@ -95,16 +95,10 @@ impl Store {
         };
         let made =
             build.changes_of_held(root, &below, go_on, durability, subject.stop, &mut resume).map_err(of_a_snapshot)?;
-        match made {
-            Some(Made { layer, .. }) => {
-                (facts.bytes, facts.entries) = (layer.bytes, layer.entries);
-                layers.push(layer);
-            }
-            // What is below may be of a snapshot for forks, which nobody has synced.
-            None if durability == Durability::Power => {
-                syncfs(&self.layers).map_err(|errno| storage("the snapshot can't be written", errno))?;
-            }
-            None => {}
+        // What is below may be of a snapshot for forks, which nobody has synced. The commit does it.
+        if let Some(Made { layer, .. }) = made {
+            (facts.bytes, facts.entries) = (layer.bytes, layer.entries);
+            layers.push(layer);
         }
         facts.frozen_us = u64::try_from(frozen.as_micros()).unwrap_or(u64::MAX);
         let manifest = Manifest::new(layers, defaults, image)
@@ -141,17 +135,23 @@ impl Store {
 
     /// All complete snapshots, oldest first. One whose record can't be read is left out: it must not hide the others.
     pub fn snapshots(&self) -> Result<Vec<SnapshotRecord>, Problem> {
-        let named: std::collections::HashSet<String> = listed(&self.names)?.into_iter().collect();
         let mut records = Vec::new();
         for file in listed(&self.snapshots)? {
             let Some(id) = file.strip_suffix(".json").and_then(SnapshotId::parse) else { continue };
-            if !named.contains(id.as_str()) {
+            // The directory of a name stays a moment longer than the name.
+            if !self.is_named(&id) {
                 continue;
             }
             records.extend(self.snapshot_record(&id).ok().flatten());
         }
         records.sort_by(|a, b| (a.facts.created_at, &a.id).cmp(&(b.facts.created_at, &b.id)));
         Ok(records)
+    }
+
+    fn is_named(&self, id: &SnapshotId) -> bool {
+        let name = id.template_name();
+        let path = format!("{}/{}", name.name(), name.tag());
+        statat(&self.names, path, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Number of snapshots, together with these that are being taken.
@@ -241,7 +241,7 @@ impl Build<'_> {
         let trees: Vec<_> = trees.iter().map(AsFd::as_fd).collect();
         let own = std::mem::replace(&mut self.budget, Budget::for_build(MERGED));
         let merge = |copying: &mut super::build::Copying<'_>| copying.copy(&Content::Merged(&trees));
-        let made = self.layer_by(&View::empty(), go_on, Durability::Power, merge);
+        let made = self.layer_by(&View::empty(), go_on, Durability::Commit, merge);
         self.budget = own;
         let made = made?;
         pass("snapshot/merged");
@@ -263,11 +263,9 @@ impl Import<'_> {
         let record = SnapshotRecord::new(id, manifest.id(), facts);
         let document = serde_json::to_vec(&record).expect("our own types have only text keys");
         let file = file_of(&record.id);
-        match durability {
-            Durability::Power => replace(&store.snapshots, &file, &document),
-            Durability::Boot => write_unsynced(store.snapshots.as_fd(), &file, &document),
-        }
-        .map_err(|error| storage("what is known about a snapshot can't be written", error))?;
+        // Its name makes it durable. One of this id may be left of an attempt that a kill ended.
+        replace_by(&store.snapshots, &file, &document, &|| Ok(()))
+            .map_err(|error| storage("what is known about a snapshot can't be written", error))?;
         pass("snapshot/recorded");
         self.commit_by(durability, manifest, &name, now)?;
         pass("snapshot/named");
@@ -291,7 +289,7 @@ impl Import<'_> {
         manifest: &Manifest,
     ) -> Result<SnapshotRecord, Problem> {
         self.keep_layers(layers)?;
-        self.keep_snapshot(id, facts, manifest, Durability::Power)
+        self.keep_snapshot(id, facts, manifest, Durability::Commit)
     }
 }
 

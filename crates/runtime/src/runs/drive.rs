@@ -256,6 +256,11 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         read.sort_by_key(|(instruction, _)| instruction.is_data());
         let mut consumed = Vec::with_capacity(read.len());
         for (instruction, letter) in read {
+            if instruction.is_outdated(&driven.run) {
+                tracing::info!(run_id = %self.claimed.run.id, "a letter for an earlier generation had no effect");
+                consumed.push(letter.n);
+                continue;
+            }
             let input = instruction.into_input(letter, &driven.run);
             if let Err(rejected) = self.input(driven, self.effects.now(), input, batch) {
                 tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "a letter had no effect");
@@ -331,8 +336,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
         }
         if is_rolled_back {
+            pass("run-back/recorded");
             // Its programs belong to what was undone. Tried again before the next use of a sandbox.
             let _ = tokio::time::timeout(END_TIMEOUT, driven.session.end_earlier()).await;
+            pass("run-back/ended");
         }
         driven.head = target;
         driven.run.open_steps().iter().for_each(|open| pass_numbered("run/open", open.step));

@@ -5,8 +5,8 @@ use saggar_store::{JsonText, Letter};
 use serde::{Deserialize, Serialize};
 
 /// The newest known version. Version 2 added child runs, version 3 added answers that name their question, version 4
-/// decisions that name their attempt, version 5 rollbacks and raised budgets.
-const VERSION: u32 = 5;
+/// decisions that name their attempt, version 5 rollbacks and raised budgets, version 6 rollbacks that name their generation.
+const VERSION: u32 = 6;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "tell", rename_all = "snake_case")]
@@ -38,6 +38,9 @@ pub enum Instruction {
     /// Go on from the end of an earlier step.
     RollBack {
         step: u64,
+        /// The generation that goes back. In another one it has gone back already.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        generation: Option<u32>,
         /// A message to the agent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         message: Option<Body>,
@@ -70,7 +73,8 @@ impl Instruction {
             | Self::Cancel
             | Self::Decide { attempt: None, .. } => 1,
             Self::ChildEnded(_) => 2,
-            Self::RollBack { .. } | Self::Raise { .. } => 5,
+            Self::RollBack { generation: None, .. } | Self::Raise { .. } => 5,
+            Self::RollBack { generation: Some(_), .. } => 6,
         }
     }
 
@@ -78,6 +82,11 @@ impl Instruction {
     pub fn decode(letter: &Letter) -> Option<Self> {
         let written: Written = letter.body.to_value().ok()?;
         (written.v <= VERSION).then_some(written.instruction)
+    }
+
+    /// Whether it is for an earlier generation of the run: it has had its effect.
+    pub(super) fn is_outdated(&self, run: &Run) -> bool {
+        matches!(self, Self::RollBack { generation: Some(generation), .. } if *generation != run.generation())
     }
 
     /// Whether it is a message, and not a control letter.
@@ -116,7 +125,7 @@ impl Instruction {
                 let attempt = attempt.or_else(|| open.map(|open| if was_open(open) { open.attempt } else { 0 }));
                 Input::Decide { step, attempt, decision }
             }
-            Self::RollBack { step, message } => Input::RollBack { step, message },
+            Self::RollBack { step, message, generation: _ } => Input::RollBack { step, message },
             Self::ChildEnded(end) => Input::ChildEnded(end),
         }
     }

@@ -7,10 +7,12 @@ use saggar_domain::RunId;
 use saggar_engine::{Body, Class, Effect, Event, Input, Rejected, Restored, Run, Settled};
 use saggar_store::RunRow;
 
+use super::bodies::shelve;
 use super::files::uses_sandbox;
 use super::handle::Runs;
 use super::instruction::Instruction;
 use super::stored_agent::read_entry;
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::now;
@@ -41,17 +43,27 @@ pub struct DoneCall {
 }
 
 impl Runs {
-    /// Asks a run to go on from the end of that step. The request is durable when this returns.
-    pub async fn roll_back(&self, permit: &Permit, step: u64, message: Option<Body>) -> Result<RollBack, Fault> {
+    /// Asks a run to go on from the end of that step. The request is durable when this returns. One that names the run's generation
+    /// is effective once: repeating it gives the same answer.
+    pub async fn roll_back(
+        &self,
+        permit: &Permit,
+        step: u64,
+        generation: Option<u32>,
+        message: Option<Body>,
+    ) -> Result<RollBack, Fault> {
         permit.check(|action| matches!(action, Action::TellRun(_)))?;
         let row = self.row(permit, permit.run()?).await?;
         let conflict = |what: String, help: String| Err(Fault::Conflict { what, help });
+        let events = self.events(&row).await?;
+        let run = Run::from_events(&events);
+        if let Some(generation) = generation.filter(|generation| *generation != run.generation()) {
+            return self.went_back(&row, &events, step, generation, message).await;
+        }
         if row.outcome.is_some() {
             let help = format!("start another run from that step: saggar runs fork {} --at {step}", row.id);
             return conflict(format!("run {} has finished: it can't go back", row.id), help);
         }
-        let events = self.events(&row).await?;
-        let run = Run::from_events(&events);
         let files = match run.decide(now(), &Input::RollBack { step, message: None }) {
             Ok(decided) => decided.into_iter().find_map(|event| match event {
                 Event::RolledBack { files, .. } => Some(files),
@@ -68,8 +80,40 @@ impl Runs {
             }
             Err(rejected) => return conflict(format!("run {}: {rejected}", row.id), "read it again".to_owned()),
         };
-        self.tell(permit, None, Instruction::RollBack { step, message }).await?;
+        pass("run-back/checked");
+        self.tell(permit, None, Instruction::RollBack { step, generation, message }).await?;
+        pass("run-back/told");
         Ok(RollBack { run: row.id, to: step, files: files.unwrap_or_default(), stays_done: stay_done(&events, step) })
+    }
+
+    /// The answer to a request that had its effect, if it is the same.
+    async fn went_back(
+        &self,
+        row: &RunRow,
+        events: &[Event],
+        step: u64,
+        generation: u32,
+        message: Option<Body>,
+    ) -> Result<RollBack, Fault> {
+        let message = match message {
+            Some(message) => Some(shelve(self.store(), message).await?),
+            None => None,
+        };
+        let same = events.iter().enumerate().find_map(|(at, event)| match event {
+            Event::RolledBack { to, generation: next, message: given, files, .. }
+                if (*to, *next, given) == (step, generation.saturating_add(1), &message) =>
+            {
+                Some((at, files.clone()))
+            }
+            _ => None,
+        });
+        let Some((at, files)) = same else {
+            return Err(Fault::Conflict {
+                what: format!("run {} is no longer at generation {generation}: it has gone back since", row.id),
+                help: format!("read it again, then decide: saggar runs show {}", row.id),
+            });
+        };
+        Ok(RollBack { run: row.id.clone(), to: step, files, stays_done: stay_done(&events[..at], step) })
     }
 
     /// All events of a run.

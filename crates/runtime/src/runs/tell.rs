@@ -47,8 +47,9 @@ impl Runs {
                 let decision = Decision::Done(shelve(self.store(), body).await?);
                 Instruction::Decide { step, attempt, decision }
             }
-            Instruction::RollBack { step, message: Some(message) } => {
-                Instruction::RollBack { step, message: Some(shelve(self.store(), message).await?) }
+            Instruction::RollBack { step, generation, message: Some(message) } => {
+                let message = Some(shelve(self.store(), message).await?);
+                Instruction::RollBack { step, generation, message }
             }
             // Runs send these to each other by what they append.
             Instruction::ChildEnded(_) => return Err(Fault::WrongPermit),
@@ -98,12 +99,16 @@ impl Runs {
                 let attempt = attempt.unwrap_or_default();
                 (Some(format!("{OWN_LETTERS}decide {step} {attempt}")), LetterRoom::Control)
             }
+            // A generation goes back once.
+            Instruction::RollBack { generation: Some(generation), .. } => {
+                (Some(format!("{OWN_LETTERS}roll back {generation}")), LetterRoom::Control)
+            }
             // One unread letter is enough.
             Instruction::Cancel => (Some(format!("{OWN_LETTERS}cancel")), LetterRoom::Unbounded),
             Instruction::Raise { .. }
             | Instruction::Pause
             | Instruction::Resume
-            | Instruction::RollBack { .. }
+            | Instruction::RollBack { generation: None, .. }
             | Instruction::ChildEnded(_) => (None, LetterRoom::Control),
         };
         let id = own.or(id).unwrap_or_else(|| format!("{:032x}", u128::from_ne_bytes(random())));

@@ -267,7 +267,12 @@ impl Sandboxes {
         }
         let socket = self.inner.places.socket(id);
         let asked = tokio::time::timeout(PATIENCE, Connection::question(&socket, Op::Describe)).await;
-        let Ok(Ok(Reply::Described(description))) = asked else { return false };
+        let Ok(Ok(Reply::Described(description))) = asked else {
+            // Paused without its memory, it has no supervisor.
+            let Ok(Some(snapshot)) = self.stored_rest(&row).await else { return false };
+            self.adopt_resting(&row, snapshot).await;
+            return true;
+        };
         if description.state == SandboxState::Ending {
             return false;
         }

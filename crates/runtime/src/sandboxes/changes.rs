@@ -71,6 +71,7 @@ impl Sandboxes {
     pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let terms = patch.terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
+        self.check_deadline(&live, terms).await?;
         if let Some(terms) = terms.filter(|_| !live.is_alone()) {
             self.described(&live, Op::SetTerms { terms }).await?;
         }
@@ -147,6 +148,7 @@ impl Sandboxes {
     pub async fn resume(&self, permit: &Permit, terms: Option<NewTerms>) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let checked = terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
+        self.check_deadline(&live, checked).await?;
         self.go_on(&live, checked).await?;
         self.row_of(&live.project, &live.id).await
     }
@@ -154,6 +156,11 @@ impl Sandboxes {
     /// Resumes a paused sandbox because of traffic. Boxed, because a resume may start programs, which is traffic too.
     pub(super) fn wake<'a>(&'a self, live: &'a Arc<Live>, terms: Terms) -> BoxFuture<'a, Result<(), Fault>> {
         Box::pin(self.go_on(live, Some(terms)))
+    }
+
+    /// Resumes a sandbox of which only its files are left.
+    pub(crate) async fn awaken(&self, live: &Arc<Live>) -> Result<(), Fault> {
+        if live.is_alone() { self.go_on(live, live.wake_terms()).await } else { Ok(()) }
     }
 
     /// Continues to its end even if the caller is cancelled.
@@ -167,18 +174,22 @@ impl Sandboxes {
     }
 
     async fn go_on_within(&self, live: &Arc<Live>, terms: Option<Terms>, accounted: &mut u64) -> Result<(), Fault> {
+        self.learn_rest(live).await?;
         if let Some(Rest::Alone(snapshot)) = live.rest() {
             return self.rise(live, snapshot, terms).await;
         }
+        let row = self.row_of(&live.project, &live.id).await?;
         self.forget_rest(live).await?;
         pass("resume/forgotten");
         let description = self.described(live, Op::Resume { terms }).await?;
         pass("resume/thawed");
         self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
         pass("resume/row");
+        let wanted = terms.map_or(row.asked.lifetime.on_deadline, |terms| terms.then);
         let lifetime = Lifetime {
             deadline: description.ttl_left_ms.map(|left| now().after(Duration::from_millis(left))),
-            on_deadline: description.then,
+            // Its supervisor doesn't know what becomes of it once it is frozen.
+            on_deadline: if wanted.of_supervisor() == description.then { wanted } else { description.then },
             idle_timeout: description.idle_ms.map(Duration::from_millis),
         };
         let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use saggar_domain::{
-    Code, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId, PublicPorts,
-    SandboxId, SnapshotId, Spec, Timestamp, User,
+    Code, DeadlineAction, Draft, EndReason, EnvDraft, Ingress, Labels, NetworkMode, PolicyHash, Problem, ProjectId,
+    PublicPorts, SandboxId, SnapshotId, Spec, Timestamp, User,
 };
 use saggar_store::{Change, Changed, Idempotency, Insertion, Life, NewSandbox as NewRow, Sandbox, TokenHash};
 use saggar_supervisor::control::{CONTROL, Description, Op, Reply, Start, Terms};
@@ -17,6 +17,7 @@ use super::changes::NewTerms;
 use super::live::{Live, LiveFacts};
 use super::making::Making;
 use super::pool::{PoolKind, PoolNetwork, Ready, StoredTemplate};
+use super::rest::check_restful;
 use super::workspace::AskedWorkspace;
 use super::{Sandboxes, now};
 use crate::fail_point::pass;
@@ -65,7 +66,7 @@ impl Sandboxes {
         idempotency: Option<Idempotency>,
     ) -> Result<Created, Fault> {
         permit.check(|action| *action == Action::CreateSandbox)?;
-        let new = self.with_workspace(self.within_maxima(new)?)?;
+        let new = self.within_maxima(self.with_workspace(new)?)?;
         self.free_exclusive_volumes(permit.project(), &new.spec).await?;
         self.create_in(permit.project().clone(), new, idempotency).await
     }
@@ -114,6 +115,9 @@ impl Sandboxes {
     fn within_maxima(&self, mut new: NewSandbox) -> Result<NewSandbox, Fault> {
         if new.spec.network == Some(NetworkMode::Proxied) {
             new.spec.egress = self.limited(new.spec.egress)?;
+        }
+        if new.terms.then == DeadlineAction::Rest {
+            check_restful(&new.spec)?;
         }
         Ok(new)
     }

@@ -17,7 +17,15 @@ impl Sandboxes {
     /// A live sandbox of this project. Reports an ended one as such, and another project's as absent.
     pub(crate) async fn live(&self, project: &ProjectId, id: &SandboxId) -> Result<Arc<Live>, Fault> {
         match self.inner.register.get(id) {
-            Some(live) if live.project == *project => Ok(live),
+            Some(live) if live.project == *project => {
+                // Another process of this machine may have resumed it. While its state is being changed here, none has.
+                if live.is_alone()
+                    && let Ok(_unchanged) = live.accounted.try_lock()
+                {
+                    self.learn_rest(&live).await?;
+                }
+                Ok(live)
+            }
             Some(_) => Err(Fault::no_sandbox(id)),
             // Another process of this machine may have created it.
             None if self.adopt_late(project, id).await => {

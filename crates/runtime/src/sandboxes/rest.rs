@@ -19,7 +19,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use saggar_domain::secret::SecretName;
 use saggar_domain::{
-    Code, Draft, EnvDraft, Problem, Resting, SandboxId, SandboxState, SnapshotId, SnapshotRecord, Storage,
+    Code, DeadlineAction, Draft, EnvDraft, Problem, Resting, SandboxId, SandboxState, SnapshotId, SnapshotRecord,
+    Storage,
 };
 use saggar_store::{Change, ExecOutput, Life, Lifetime, Sandbox, SandboxPatch, Sealed};
 use saggar_supervisor::control::{CONTROL, Description, Final, Op, Terms};
@@ -30,7 +31,7 @@ use super::end::end_of;
 use super::live::Live;
 use super::pool::StoredTemplate;
 use super::{Sandboxes, now};
-use crate::fail_point::pass;
+use crate::fail_point::{check, pass};
 use crate::fault::Fault;
 use crate::secrets::{Label, SealingKey};
 use crate::snapshots::{Purpose, TakeSnapshot};
@@ -91,12 +92,16 @@ impl Sandboxes {
     pub(super) async fn check_keep(&self, live: &Live, keep: Keep) -> Result<(), Fault> {
         let row = self.row_of(&live.project, &live.id).await?;
         match keep {
-            Keep::Files if row.asked.spec.workspace.is_some() => Err(Fault::Refused(Problem::new(
-                Code::UnsupportedCapability,
-                "a sandbox with a workspace can't be paused without its memory: its changes there are kept when it ends, and not before",
-                "pause it with its memory, or end it",
-            ))),
-            Keep::Files | Keep::Memory => Ok(()),
+            Keep::Files => check_restful(&row.asked.spec),
+            Keep::Memory => Ok(()),
+        }
+    }
+
+    /// Refuses terms whose deadline can't be kept.
+    pub(super) async fn check_deadline(&self, live: &Live, terms: Option<Terms>) -> Result<(), Fault> {
+        match terms.map(|terms| terms.then) {
+            Some(DeadlineAction::Rest) => check_restful(&self.row_of(&live.project, &live.id).await?.asked.spec),
+            Some(DeadlineAction::Kill | DeadlineAction::Pause) | None => Ok(()),
         }
     }
 
@@ -117,13 +122,26 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The same for one that was paused by its deadline. If it fails, the sandbox is paused all the same.
+    /// The same for one that was paused by its deadline. If it fails, the sandbox is paused all the same, with its memory.
     pub(super) fn keep_files_later(&self, live: &Arc<Live>) {
         let (this, live) = (self.clone(), Arc::clone(live));
         tokio::spawn(async move {
             let _paused = live.accounted.lock().await;
-            this.keep_files_or_warn(&live).await;
+            match this.row_of(&live.project, &live.id).await.map(|row| row.asked.lifetime.on_deadline) {
+                Ok(DeadlineAction::Rest) => this.rest_or_warn(&live).await,
+                Ok(DeadlineAction::Pause | DeadlineAction::Kill) | Err(_) => this.keep_files_or_warn(&live).await,
+            }
         });
+    }
+
+    async fn rest_or_warn(&self, live: &Arc<Live>) {
+        let rested = match self.keep_files(live, Keep::Files).await {
+            Ok(()) => self.leave_alone(live).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = rested {
+            tracing::warn!(sandbox = %live.id, error = %fault, "a sandbox keeps its memory, because its files could not be kept alone");
+        }
     }
 
     pub(super) async fn keep_files_or_warn(&self, live: &Arc<Live>) {
@@ -177,6 +195,12 @@ impl Sandboxes {
         let Some(live) = self.inner.register.get(id) else { return false };
         if live.is_ending() {
             return live.is_alone();
+        }
+        // Another process of this machine may have paused it, or resumed it.
+        if !matches!(live.rest(), Some(Rest::Alone(_)))
+            && let Err(fault) = self.learn_rest(&live).await
+        {
+            tracing::warn!(sandbox = %id, error = %fault, "reading whether a sandbox rests failed");
         }
         match live.lose_supervisor() {
             None => false,
@@ -275,15 +299,19 @@ impl Sandboxes {
             return Err(self.start_fault(id, error));
         }
         pass("rest/started");
-        if let Err(fault) = self.bind_new(id, project, &uses).await {
-            // It rests on.
+        let bound = self.bind_new(id, project, &uses).await;
+        let recorded = match bound {
+            Ok(()) => self.record_risen(id).await,
+            Err(fault) => Err(fault),
+        };
+        if let Err(fault) = recorded {
+            // It rests on: nobody would watch what its row doesn't say.
             if let Err(error) = Connection::question(&live.socket, Op::Kill).await {
                 tracing::warn!(sandbox = %id, error = %error, "ending a sandbox that could not be resumed failed");
             }
             self.hear_last_words(id).await;
             return Err(fault);
         }
-        self.store().change_sandbox(id.clone(), Change::Resumed { at: now() }).await?;
         pass("rest/row");
         let lifetime = Lifetime {
             deadline: terms.ttl_ms.map(|left| now().after(Duration::from_millis(left))),
@@ -291,7 +319,10 @@ impl Sandboxes {
             idle_timeout: terms.idle_ms.map(Duration::from_millis),
         };
         let patch = SandboxPatch { lifetime: Some(lifetime), ..SandboxPatch::default() };
-        self.store().patch_sandbox(id.clone(), patch).await?;
+        if let Err(error) = self.store().patch_sandbox(id.clone(), patch).await {
+            // It runs, by these terms. Only what its row says about them is outdated.
+            tracing::warn!(sandbox = %id, error = %error, "recording the lifetime of a resumed sandbox failed");
+        }
         live.set_rest(None);
         self.watch(Arc::clone(live), events_before);
         if let Err(fault) = self.begin_service(project, id, Some(&template)).await {
@@ -304,6 +335,12 @@ impl Sandboxes {
             tracing::warn!(sandbox = %id, error = %fault, "removing what a sandbox rested in failed");
         }
         pass("rest/forgotten");
+        Ok(())
+    }
+
+    async fn record_risen(&self, id: &SandboxId) -> Result<(), Fault> {
+        check("rest/recording").map_err(|error| Fault::internal("recording that a sandbox was resumed", error))?;
+        self.store().change_sandbox(id.clone(), Change::Resumed { at: now() }).await?;
         Ok(())
     }
 
@@ -397,6 +434,18 @@ impl Sandboxes {
 
     fn rest_key(&self) -> SealingKey {
         SealingKey::from_bytes(Zeroizing::new(self.signing().derive(&[KEY])))
+    }
+}
+
+/// Whether a sandbox can go on from its files alone.
+pub(super) fn check_restful(spec: &Draft) -> Result<(), Fault> {
+    match spec.workspace {
+        None => Ok(()),
+        Some(_) => Err(Fault::Refused(Problem::new(
+            Code::UnsupportedCapability,
+            "a sandbox with a workspace can't be paused without its memory: its changes there are kept when it ends, and not before",
+            "pause it with its memory, or end it",
+        ))),
     }
 }
 

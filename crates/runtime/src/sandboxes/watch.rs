@@ -109,7 +109,10 @@ impl Sandboxes {
                     self.keep_files_later(live);
                 }
             }
-            EventBody::Resumed => self.write_state(live, event.seq, Change::Resumed { at: now() }).await?,
+            EventBody::Resumed => {
+                self.write_state(live, event.seq, Change::Resumed { at: now() }).await?;
+                self.forget_outdated(live, event.seq).await;
+            }
             // The new egress process has none of its secrets.
             EventBody::NetworkRestored => self.rebind(&live.id).await,
             // A request records it too, unless its process died.
@@ -126,6 +129,16 @@ impl Sandboxes {
             | EventBody::Unknown => {}
         }
         Ok(())
+    }
+
+    /// Another process of this machine has resumed it: what was kept when it was paused is of another time.
+    async fn forget_outdated(&self, live: &Live, seq: u64) {
+        let accounted = live.accounted.lock().await;
+        if seq > *accounted
+            && let Err(fault) = self.forget_rest(live).await
+        {
+            tracing::warn!(sandbox = %live.id, error = %fault, "removing what a sandbox rested in failed");
+        }
     }
 
     /// Records that it was paused or resumed by itself. A requested change is recorded by the request, and may be

@@ -65,6 +65,8 @@ impl Sandboxes {
             Err(Fault::NotFound { .. }) => {}
             Err(fault) => return Err(fault),
         }
+        // A client may have paused it without its memory. The run needs it again in any case.
+        self.awaken(&live).await?;
         let this = self.clone();
         let take = TakeSnapshot { of_run: Some(of_run), ..TakeSnapshot::default() };
         // Continues if the worker gives the run up: the next holder finds it.

@@ -263,9 +263,9 @@ pub(crate) async fn fork(
 pub(crate) async fn roll_back(
     allowed: OnRun<TellRun>,
     State(server): State<Shared>,
-    Json(RollBackRun { at_step, message }): Json<RollBackRun>,
+    Json(RollBackRun { at_step, generation, message }): Json<RollBackRun>,
 ) -> Result<Response, Refusal> {
-    let back = server.runs.roll_back(&allowed.permit, at_step, message.map(Body::text)).await?;
+    let back = server.runs.roll_back(&allowed.permit, at_step, generation, message.map(Body::text)).await?;
     Ok((StatusCode::ACCEPTED, axum::Json(wire_run::rolled_back(back))).into_response())
 }
 

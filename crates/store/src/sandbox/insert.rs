@@ -10,7 +10,7 @@ use rusqlite::Connection;
 use saggar_domain::{NetworkMode, ProjectId, SandboxId, Timestamp};
 
 use super::change::{Change, apply};
-use super::{NewSandbox, written_spec};
+use super::{NewSandbox, written_on_deadline, written_spec};
 use crate::column;
 use crate::error::Error;
 use crate::hash::RequestHash;
@@ -25,8 +25,8 @@ const KEY_LEN_MAX: usize = 255;
 
 const INSERT: &str = "
     INSERT INTO sandbox (id, project_id, state, state_since, created_at, deadline, on_deadline, idle_timeout_ms, auto_resume,
-        template, network, boot_id, policy_hash, access_token_hash, public_ports_json, ingress_json, labels_json, spec_json, env_names_json)
-    VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)";
+        template, network, boot_id, policy_hash, access_token_hash, public_ports_json, ingress_json, labels_json, spec_json, env_names_json, rests_at_deadline)
+    VALUES (?1, ?2, 'creating', ?3, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
 const FIND_KEY: &str = "
     SELECT request_hash, sandbox_id,
         EXISTS (SELECT 1 FROM sandbox WHERE id = sandbox_id AND end_reason = 'start_failed') AS came_to_nothing
@@ -153,12 +153,13 @@ pub(super) fn find_earlier(
 
 fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
     let template = new.spec.template_name();
+    let (on_deadline, rests) = written_on_deadline(new.lifetime.on_deadline);
     let params = rusqlite::params![
         new.id.as_str(),
         new.project.as_str(),
         column::millis(new.created_at),
         new.lifetime.deadline.map(column::millis),
-        new.lifetime.on_deadline.as_str(),
+        on_deadline,
         new.lifetime.idle_timeout.map(column::span),
         new.auto_resume,
         template.as_str(),
@@ -171,6 +172,7 @@ fn insert(connection: &Connection, new: &NewSandbox) -> Result<(), Error> {
         column::to_json(&new.labels),
         column::to_json(&written_spec(&new.spec)),
         column::to_json(&new.env_names),
+        rests,
     ];
     column::execute(connection, INSERT, params).map_err(|error| match error {
         Error::Taken { .. } => error.naming("a sandbox of that id"),

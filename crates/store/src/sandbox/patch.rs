@@ -4,7 +4,7 @@ use rusqlite::Connection;
 use saggar_domain::{Ingress, Labels, PublicPorts, SandboxId};
 
 use super::change::found;
-use super::{Changed, Lifetime};
+use super::{Changed, Lifetime, written_on_deadline};
 use crate::column;
 use crate::error::Error;
 use crate::store::Store;
@@ -20,7 +20,8 @@ const PATCH: &str = "
         labels_json = coalesce(?6, labels_json),
         auto_resume = coalesce(?7, auto_resume),
         public_ports_json = coalesce(?8, public_ports_json),
-        ingress_json = coalesce(?9, ingress_json)
+        ingress_json = coalesce(?9, ingress_json),
+        rests_at_deadline = iif(?2, ?10, rests_at_deadline)
     WHERE id = ?1 AND state <> 'ended'";
 
 /// New values; fields that are `None` stay unchanged.
@@ -44,16 +45,18 @@ impl Store {
 
 fn apply(connection: &Connection, id: &SandboxId, patch: &SandboxPatch) -> Result<Changed, Error> {
     let lifetime = patch.lifetime;
+    let on_deadline = lifetime.map(|lifetime| written_on_deadline(lifetime.on_deadline));
     let params = (
         id.as_str(),
         lifetime.is_some(),
         lifetime.and_then(|lifetime| lifetime.deadline).map(column::millis),
-        lifetime.map(|lifetime| lifetime.on_deadline.as_str()),
+        on_deadline.map(|(action, _)| action),
         lifetime.and_then(|lifetime| lifetime.idle_timeout).map(column::span),
         patch.labels.as_ref().map(column::to_json),
         patch.auto_resume,
         patch.public_ports.as_ref().map(column::to_json),
         patch.ingress.as_ref().map(column::to_json),
+        on_deadline.map(|(_, rests)| rests),
     );
     let touched = column::execute(connection, PATCH, params)?;
     if touched > 0 { Ok(Changed::Done) } else { found(connection, id) }

@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v11.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v12.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use saggar_domain::secret::SecretName;
-use saggar_domain::{ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, SnapshotId, Timestamp, Uptime};
+use saggar_domain::{
+    DeadlineAction, ExecId, KeyId, ProjectId, RunId, RunState, SandboxId, SnapshotId, Timestamp, Uptime,
+};
 use saggar_store::{
     Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, HandedOn, Holder, Idempotency, IdempotencyKey,
     Insertion, JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, ReuseKey, Sandbox, Scope,
@@ -23,8 +25,9 @@ const V1: &str = include_str!("../golden/v1.sql");
 const V3: &str = include_str!("../golden/v3.sql");
 const V10: &str = include_str!("../golden/v10.sql");
 const V11: &str = include_str!("../golden/v11.sql");
+const V12: &str = include_str!("../golden/v12.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 10] = [
+pub const DUMPS: [(u32, &str); 11] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
@@ -35,6 +38,7 @@ pub const DUMPS: [(u32, &str); 10] = [
     (9, include_str!("../golden/v9.sql")),
     (10, V10),
     (11, V11),
+    (12, V12),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -123,6 +127,17 @@ async fn the_files_that_version_11_left_are_taken_by_a_later_run() {
     let left = HandedOn { snapshot, from: RunId::from_random([10; 16]) };
     let taken = store.take_files(project, RunId::from_random([8; 16]), key, NOW).await;
     assert_eq!(taken, Ok(Taken::Files(left)));
+}
+
+#[tokio::test]
+async fn what_happens_at_the_deadline_reads_back_and_was_a_pause_before() {
+    let rows = [(V11, 3, DeadlineAction::Pause), (V12, 3, DeadlineAction::Pause), (V12, 4, DeadlineAction::Rest)];
+    for (dump, id, expected) in rows {
+        let scratch = from_dump(dump);
+        let store = scratch.open();
+        let found = store.sandbox_of_any(SandboxId::from_random([id; 16])).await.unwrap().expect("it has a row");
+        assert_eq!(found.asked.lifetime.on_deadline, expected);
+    }
 }
 
 #[tokio::test]

@@ -251,6 +251,10 @@ async fn a_live_sandbox_can_be_changed_in_part() {
     let patches = [
         SandboxPatch::default(),
         SandboxPatch { lifetime: Some(forever), ..SandboxPatch::default() },
+        SandboxPatch {
+            lifetime: Some(Lifetime { on_deadline: DeadlineAction::Rest, ..forever }),
+            ..SandboxPatch::default()
+        },
         SandboxPatch { labels: Some(labels(&[("a", "b")])), ..SandboxPatch::default() },
         SandboxPatch { auto_resume: Some(false), public_ports: Some(PublicPorts::ALL), ..SandboxPatch::default() },
     ];

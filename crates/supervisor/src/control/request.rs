@@ -145,10 +145,16 @@ pub enum Op {
 pub struct Terms {
     /// Milliseconds until it ends; `None` for no end.
     pub ttl_ms: Option<u64>,
+    /// Sent as what a supervisor does of it, so that one of an earlier version understands it.
+    #[serde(serialize_with = "as_supervisor_does")]
     pub then: DeadlineAction,
     /// Maximum idle time in milliseconds; `None` for no limit.
     #[serde(default)]
     pub idle_ms: Option<u64>,
+}
+
+fn as_supervisor_does<S: serde::Serializer>(then: &DeadlineAction, serializer: S) -> Result<S::Ok, S::Error> {
+    then.of_supervisor().serialize(serializer)
 }
 
 /// A program to start.

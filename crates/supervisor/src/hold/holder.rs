@@ -258,8 +258,10 @@ impl Hold {
         let is_busy = self.is_busy();
         match self.lifetime.due(now, is_busy) {
             None => {}
-            Some((due, DeadlineAction::Pause)) if self.pause(now, true).is_err() => self.expire(due),
-            Some((_, DeadlineAction::Pause)) => {}
+            Some((due, DeadlineAction::Pause | DeadlineAction::Rest)) if self.pause(now, true).is_err() => {
+                self.expire(due);
+            }
+            Some((_, DeadlineAction::Pause | DeadlineAction::Rest)) => {}
             Some((due, DeadlineAction::Kill)) => self.expire(due),
         }
         self.tick_network(now);

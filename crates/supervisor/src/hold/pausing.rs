@@ -15,8 +15,10 @@ impl Hold {
     pub(super) fn check_terms(&self, terms: Terms) -> Result<(), Problem> {
         match terms.then {
             DeadlineAction::Kill => Ok(()),
-            DeadlineAction::Pause if self.group.as_ref().is_some_and(Group::is_freezable) => Ok(()),
-            DeadlineAction::Pause => Err(not_freezable()),
+            DeadlineAction::Pause | DeadlineAction::Rest if self.group.as_ref().is_some_and(Group::is_freezable) => {
+                Ok(())
+            }
+            DeadlineAction::Pause | DeadlineAction::Rest => Err(not_freezable()),
         }
     }
 
