@@ -1,5 +1,9 @@
 // The same surface through the JavaScript client, against the server that $E2B_API_URL names.
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import * as e2b from 'e2b'
 import { Sandbox } from 'e2b'
@@ -178,4 +182,44 @@ test('watching', patience, async () => {
   await until(() => has('remove', 'new'), 'it is removed')
   await handle.stop()
   await assert.rejects(sandbox.files.watchDir('absent', () => {}), e2b.NotFoundError)
+})
+
+/** Imports an image with a shell and an account through the server's own API. */
+async function importAccounts(name) {
+  const place = mkdtempSync(join(tmpdir(), 'saggar-e2b-'))
+  const run = (program, ...args) => execFileSync(program, args, { cwd: place, stdio: ['ignore', 'ignore', 'inherit'] })
+  const insert = (from, to) => run('umoci', 'insert', '--rootless', '--image', 'oci:x', from, to)
+  try {
+    run('umoci', 'init', '--layout', 'oci')
+    run('umoci', 'new', '--image', 'oci:x')
+    insert('/bin/busybox', '/bin/sh')
+    // The client's commands are run by bash.
+    writeFileSync(join(place, 'bash'), '#!/bin/sh\nexec /bin/sh "$@"\n', { mode: 0o755 })
+    insert('bash', '/bin/bash')
+    writeFileSync(join(place, 'passwd'), 'app:x:1234:2345::/srv/app:/bin/sh\n')
+    insert('passwd', '/etc/passwd')
+    run('tar', '-cf', 'image.tar', '-C', 'oci', '.')
+    const jobs = `${process.env.E2B_API_URL}/api/v1/template-jobs`
+    const headers = { 'X-API-KEY': process.env.E2B_API_KEY, 'Content-Type': 'application/x-tar' }
+    const body = readFileSync(join(place, 'image.tar'))
+    let job = await (await fetch(`${jobs}/upload?name=${name}`, { method: 'POST', headers, body })).json()
+    while (job.state === 'running') job = await (await fetch(`${jobs}/${job.id}`, { headers })).json()
+    assert.equal(job.state, 'succeeded', JSON.stringify(job))
+  } finally {
+    rmSync(place, { recursive: true })
+  }
+}
+
+test('programs and files are of the user that setUser names', patience, async () => {
+  await importAccounts('accounts')
+  await e2b.Template.build(e2b.Template().fromTemplate('accounts').setUser('app'), 'with-user')
+  const sandbox = await Sandbox.create('with-user', { timeoutMs: 60_000 })
+  try {
+    assert.equal((await sandbox.commands.run('id -u; echo $HOME; pwd')).stdout, '1234\n/srv/app\n/srv/app\n')
+    assert.equal((await sandbox.files.write('mine', 'x')).path, '/srv/app/mine')
+    assert.equal((await sandbox.commands.run('stat -c %u:%g mine', { user: 'app' })).stdout, '1234:2345\n')
+    assert.equal((await sandbox.commands.run('id -u', { user: 'user' })).stdout, '1000\n')
+  } finally {
+    await sandbox.kill()
+  }
 })
