@@ -33,6 +33,7 @@ pub mod read;
 pub mod route;
 mod run;
 mod run_files;
+mod run_models;
 mod sandbox;
 pub mod schema;
 mod secret;
@@ -84,6 +85,7 @@ pub use run::{
 pub use run_files::{
     AgentSnapshots, RestoredFiles, RollBackRun, RolledBackRun, RunBeganWith, RunFiles, RunSnapshot, StaysDone,
 };
+pub use run_models::RunSandboxModel;
 /// Words of the domain that are part of the API.
 pub use saggar_domain::{
     Beginning, CodeLanguage, CodeStatus, CommandLine, DeadlineAction, ExecLimits, ExecState, ExecStatus, Offsets,

@@ -9,6 +9,7 @@ use crate::agent::{Agent, RunBudget};
 use crate::name::{Label, Labels};
 use crate::object::only_from_an_object;
 use crate::run_files::{RunBeganWith, RunFiles};
+use crate::run_models::RunSandboxModel;
 use crate::schema;
 use crate::time::Timestamp;
 
@@ -82,6 +83,10 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(ignore)]
     pub open_steps: Vec<RunOpenStep>,
+    /// What programs in its sandboxes have asked of models: it counts against its budget. Absent if they have asked nothing, and in
+    /// lists.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_models: Vec<RunSandboxModel>,
     /// Its sandbox.
     #[schema(value_type = Option<schema::SandboxId>)]
     pub sandbox_id: Option<SandboxId>,

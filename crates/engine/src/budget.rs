@@ -1,6 +1,7 @@
 //! Budgets: reserved before an effect and settled after it, so that spending exceeds a limit by at most one
 //! reservation.
 
+use saggar_domain::model::{CallAmount, SandboxCalls};
 use serde::{Deserialize, Serialize};
 
 /// Limits of what a run may spend; `None` means unlimited.
@@ -151,12 +152,21 @@ impl Spending {
     }
 }
 
+impl From<CallAmount> for Spending {
+    fn from(CallAmount { tokens, micros }: CallAmount) -> Self {
+        Self { tokens, micros, ..Self::default() }
+    }
+}
+
 /// A run's limits, its spending, and the reservations for the effects in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     limit: Budget,
     spent: Spending,
     reserved: Spending,
+    /// Of programs in the run's sandboxes: what their calls of models came to, and what is set aside for those under way.
+    sandbox_spent: CallAmount,
+    sandbox_reserved: CallAmount,
 }
 
 impl Ledger {
@@ -165,9 +175,10 @@ impl Ledger {
     }
 
     pub fn spent(&self) -> Spending {
-        self.spent
+        self.spent.plus(self.sandbox_spent.into())
     }
 
+    /// Of its own effects.
     pub fn reserved(&self) -> Spending {
         self.reserved
     }
@@ -178,7 +189,26 @@ impl Ledger {
 
     /// An upper bound of the spending: an abandoned effect may have cost all that was reserved for it.
     pub fn spent_at_most(&self) -> Spending {
-        self.spent.plus(self.reserved)
+        self.spent().plus(self.reserved).plus(self.sandbox_reserved.into())
+    }
+
+    /// Whether calls of programs in its sandboxes are under way that may leave some of this budget.
+    pub fn may_come_back(&self, budget: BudgetName) -> bool {
+        match budget {
+            BudgetName::Tokens => self.sandbox_reserved.tokens > 0,
+            BudgetName::Micros => self.sandbox_reserved.micros > 0,
+            BudgetName::Steps
+            | BudgetName::WallMs
+            | BudgetName::ToolCalls
+            | BudgetName::Retries
+            | BudgetName::Children => false,
+        }
+    }
+
+    /// What is left for programs in its sandboxes, without what they have asked of models so far: that is counted where
+    /// they ask.
+    pub fn left_for_sandboxes(&self) -> Budget {
+        Self { sandbox_spent: CallAmount::default(), sandbox_reserved: CallAmount::default(), ..*self }.left()
     }
 
     /// The remaining budget, except for time.
@@ -223,14 +253,19 @@ impl Ledger {
         self.spent = self.spent.plus(cost);
     }
 
+    /// What programs in its sandboxes have asked of models so far.
+    pub fn sandbox_called(&mut self, calls: &SandboxCalls) {
+        (self.sandbox_spent, self.sandbox_reserved) = (calls.settled(), calls.under_way);
+    }
+
     /// The limits become higher.
     pub fn raise(&mut self, more: Budget) {
         self.limit = self.limit.raised(more);
     }
 
-    /// Nothing is in progress.
+    /// Nothing is in progress, and no sandbox is left. What has been spent stays spent.
     pub fn release_all(&mut self) {
-        self.reserved = Spending::default();
+        *self = Self { spent: self.spent(), ..Self::new(self.limit) };
     }
 }
 

@@ -3,7 +3,7 @@
 //! Events are readable forever: a new field has a default, no field is renamed, and none changes its meaning.
 //! `journals/` has a golden journal of every version, and a test that reads them.
 
-use saggar_domain::model::Tariff;
+use saggar_domain::model::{SandboxCalls, Tariff};
 use saggar_domain::net::NetDecision;
 use saggar_domain::{RunId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -74,6 +74,11 @@ pub enum Event {
     /// What calls of the model may come to from now on.
     Priced {
         tariff: Box<Tariff>,
+        at: Timestamp,
+    },
+    /// What programs in the run's sandboxes have asked of models so far, in all. It replaces what was said before.
+    SandboxCalled {
+        calls: SandboxCalls,
         at: Timestamp,
     },
     /// The intent of an effect. The effect starts only after this is durable.
@@ -255,6 +260,7 @@ impl Event {
             | Self::RolledBack { at, .. }
             | Self::Claimed { at, .. }
             | Self::Priced { at, .. }
+            | Self::SandboxCalled { at, .. }
             | Self::StepIntended { at, .. }
             | Self::StepSettled { at, .. }
             | Self::Corrected { at, .. }
@@ -292,6 +298,7 @@ impl Event {
             | Self::RolledBack { .. }
             | Self::Claimed { .. }
             | Self::Priced { .. }
+            | Self::SandboxCalled { .. }
             | Self::SignalReceived { .. }
             | Self::BudgetReached { .. }
             | Self::BudgetRaised { .. }
@@ -308,6 +315,7 @@ impl Event {
             Self::RolledBack { .. } => "rolled_back",
             Self::Claimed { .. } => "claimed",
             Self::Priced { .. } => "priced",
+            Self::SandboxCalled { .. } => "sandbox_called",
             Self::StepIntended { .. } => "step_intended",
             Self::StepSettled { .. } => "step_settled",
             Self::Corrected { .. } => "corrected",

@@ -1,6 +1,6 @@
 //! Inputs: requests and reports to a run. Everything from outside the run enters here.
 
-use saggar_domain::model::Tariff;
+use saggar_domain::model::{SandboxCalls, Tariff};
 use saggar_domain::net::NetDecision;
 use saggar_domain::{RunId, SnapshotId};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ pub enum Input {
     },
     /// What calls of the model may come to. Without a change it does nothing.
     Priced(Box<Tariff>),
+    /// What programs in its sandboxes have asked of models so far, in all. Without a change it does nothing.
+    SandboxCalled(SandboxCalls),
     /// The report about an attempt.
     Reported {
         /// The epoch of the worker that executed it.

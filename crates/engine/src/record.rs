@@ -7,8 +7,8 @@ use crate::event::Event;
 /// The version of [`Entry`] that is written. Version 2 added child runs. Version 3 added the rules of a claim,
 /// answers that name their question, steps that wait for a resume or for capacity, and forks that redo an open call.
 /// Version 4 added calls that are known to be malformed, several open steps, replies of providers as they came, and
-/// what a model call may come to.
-pub const ENTRY_VERSION: u32 = 4;
+/// what a model call may come to. Version 5 added what programs in a run's sandboxes ask of models.
+pub const ENTRY_VERSION: u32 = 5;
 
 /// An event with its position.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

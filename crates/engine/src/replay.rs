@@ -6,7 +6,6 @@
 
 use saggar_domain::{SnapshotId, Timestamp};
 
-use crate::budget::BudgetName;
 use crate::effect::Effect;
 use crate::event::{Event, RunOutcome, Settled};
 use crate::input::{Input, Rejected, Report, Signal};
@@ -94,24 +93,29 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
         Event::RolledBack { to, message, .. } => Some(Input::RollBack { step: *to, message: message.clone() }),
         Event::Claimed { epoch, rules, .. } => Some(Input::Claim { epoch: *epoch, rules: *rules }),
         Event::Priced { tariff, .. } => Some(Input::Priced(tariff.clone())),
+        Event::SandboxCalled { calls, .. } => Some(Input::SandboxCalled(calls.clone())),
         Event::SignalReceived { id, name, body, question, .. } => {
             Some(Input::Signal(Signal { id: id.clone(), name: name.clone(), body: body.clone(), question: *question }))
         }
-        // It comes with what the budget doesn't allow.
-        Event::BudgetReached { .. } => None,
+        // It comes with what the budget doesn't allow, or once calls in sandboxes have ended.
+        Event::BudgetReached { .. } => Some(Input::Tick),
         Event::BudgetRaised { id, more, .. } => Some(Input::Raise { id: id.clone(), more: *more }),
         Event::Paused { .. } => Some(Input::Pause),
         Event::Resumed { .. } => Some(Input::Resume),
         Event::StepDecided { step, decision, .. } => {
             Some(Input::Decide { step: *step, attempt: None, decision: decision.clone() })
         }
-        Event::StepIntended { .. } => match &open()?.phase {
-            Attempt::Probing => reported(Report::NeverDone, 0),
-            Attempt::Doing
-            | Attempt::Backoff { .. }
-            | Attempt::Delayed { .. }
-            | Attempt::Interrupted
-            | Attempt::Unknown { .. } => Some(Input::Tick),
+        Event::StepIntended { .. } => match open().map(|open| &open.phase) {
+            Some(Attempt::Probing) => reported(Report::NeverDone, 0),
+            Some(
+                Attempt::Doing
+                | Attempt::Backoff { .. }
+                | Attempt::Delayed { .. }
+                | Attempt::Interrupted
+                | Attempt::Unknown { .. },
+            ) => Some(Input::Tick),
+            // It waited for calls in sandboxes.
+            None => Some(Input::Tick),
         },
         Event::StepSettled { result, usage, snapshot, .. } => match (result, &open()?.effect) {
             // An answer or a signal comes with an event of its own.
@@ -158,10 +162,9 @@ fn input_of(run: &Run, first: &Event, rest: &[Event]) -> Option<Input> {
 fn ending_input(end: &Event) -> Option<Input> {
     match end {
         Event::RolledBack { to, message, .. } => Some(Input::RollBack { step: *to, message: message.clone() }),
-        Event::RunFinished { outcome: RunOutcome::BudgetExceeded { budget: BudgetName::WallMs, .. }, .. } => {
-            Some(Input::Tick)
-        }
-        Event::RunFinished { .. } => Some(Input::Cancel),
+        Event::RunFinished { outcome: RunOutcome::Cancelled, .. } => Some(Input::Cancel),
+        // A time has passed, or calls in sandboxes have ended.
+        Event::RunFinished { .. } => Some(Input::Tick),
         _ => None,
     }
 }

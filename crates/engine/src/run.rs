@@ -33,7 +33,7 @@ mod summary;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use saggar_domain::model::Tariff;
+use saggar_domain::model::{SandboxCalls, Tariff};
 use saggar_domain::{RunId, Timestamp};
 
 use crate::agent::AgentSpec;
@@ -81,6 +81,8 @@ pub struct Run {
     dearest: u64,
     // What a model call may come to; `None` before anybody said.
     tariff: Option<Box<Tariff>>,
+    // What programs in its sandboxes have asked of models.
+    sandbox_calls: SandboxCalls,
     repeats: Repeats,
     short: Option<Short>,
     // Replies in a row that were of no use.
@@ -199,6 +201,11 @@ impl Run {
     /// What its model's calls may come to, as far as its journal says.
     pub fn tariff(&self) -> Option<&Tariff> {
         self.tariff.as_deref()
+    }
+
+    /// What programs in its sandboxes have asked of models, as far as its journal says.
+    pub fn sandbox_calls(&self) -> &SandboxCalls {
+        &self.sandbox_calls
     }
 
     /// Whether its model is called for the last time, without tools, because a budget is used up.

@@ -158,3 +158,15 @@ fn bounds_of_replies_conversations_and_budgets_are_read_and_mean_what_they_meant
     let longest = (1..events.len()).map(|end| Run::from_events(&events[..end]).conversation().len()).max();
     assert_eq!((run.conversation().len(), longest), (11, Some(16)), "older turns were summed up");
 }
+
+/// Calls of models by programs in a run's sandboxes: the addition of version 5.
+const V5_SANDBOX_CALLS: &str = include_str!("../journals/v5_sandbox_calls.jsonl");
+
+#[test]
+fn calls_in_sandboxes_are_read_and_mean_what_they_meant() {
+    let names = ["claimed", "forked", "run_finished", "run_started", "sandbox_called", "step_intended", "step_settled"];
+    let (events, run) = check(V5_SANDBOX_CALLS, 5, &names);
+    let spent = Spending { steps: 7, tokens: 1_060, micros: 1_040, tool_calls: 3, retries: 0, children: 0 };
+    assert_eq!((run.ledger().spent(), run.sandbox_calls().settled().tokens), (spent, 900));
+    assert!((1..events.len()).any(|end| Run::from_events(&events[..end]).waits_for_sandboxes()));
+}

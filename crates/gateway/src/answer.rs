@@ -46,9 +46,17 @@ pub enum Answer {
 }
 
 impl Gateway {
-    /// Answers a request. A stream is answered when its first event has come. May be cancelled: the provider's connection is closed,
-    /// and what it may bill is booked.
+    /// Answers a request. A stream is answered when its first event has come. May be cancelled, as it is when the run is over whose
+    /// sandbox asks: the provider's connection is closed, and what it may bill is booked.
     pub async fn answer(&self, caller: Caller, ask: Ask) -> Result<Answer, Failure> {
+        let over = self.0.world.over(&caller);
+        tokio::select! {
+            answer = Box::pin(self.begin_answer(caller, ask)) => answer,
+            why = over => Err(Failure::new(FailureKind::Cancelled, why)),
+        }
+    }
+
+    async fn begin_answer(&self, caller: Caller, ask: Ask) -> Result<Answer, Failure> {
         let Ask { wire, headers, body } = ask;
         let body = object(&body)?;
         let name = body["model"].as_str().ok_or_else(|| Failure::invalid("model is missing").about("model"))?;

@@ -19,7 +19,7 @@ use crate::pool::Pool;
 use crate::prepare::{Asked, prepare};
 use crate::rate::Rates;
 use crate::under_way::UnderWay;
-use crate::world::{Bill, Caller, Reservation, ReserveError, World};
+use crate::world::{Bill, Caller, Reservation, ReserveError, Reserved, SpendingLimit, World};
 
 /// The longest wait before another attempt. A provider that asks for more is given up.
 const WAIT_MOST: Duration = Duration::from_secs(10);
@@ -131,7 +131,7 @@ impl Gateway {
         Err(Failure::new(FailureKind::NotFound, format!("the model {name:?} does not exist; {help}")).about("model"))
     }
 
-    /// Counts a call and sets its most expensive outcome aside.
+    /// Counts a call and, if there is a budget or a run that pays for it, sets its most expensive outcome aside.
     pub(crate) async fn open(
         &self,
         caller: Caller,
@@ -159,46 +159,13 @@ impl Gateway {
             is_settled: false,
             _under_way: under_way,
         };
-        if let Some(budget) = catalogue.budget(&call.caller.project) {
-            call.is_limited = true;
-            let price = |target: &Arc<Target>| target.prices.cost_at_most(input, output_of(&call.asked, target));
-            let most = call.route.all().map(price).max().unwrap_or_default();
-            // An attempt that comes to nothing may be billed for its prompt.
-            let prompt = call.route.all().map(|target| target.prices.cost_at_most(input, 0)).max().unwrap_or_default();
-            let lost = Micros(prompt.0.saturating_mul(u64::from(call.route.retries)));
-            let amount = Micros(most.plus(lost).0.saturating_mul(u64::from(call.route.at_once())));
+        let budget = catalogue.budget(&call.caller.project);
+        if budget.is_some() || call.caller.run_of_sandbox().is_some() {
             let (day, _) = self.0.world.now();
-            let reservation = Reservation {
-                call: call.id.clone(),
-                project: call.caller.project.clone(),
-                amount,
-                limit: budget.limit,
-                first_day: budget.period.first_day(day),
-                day,
-            };
-            // Before it is done: a call that is dropped meanwhile gives it back.
-            call.is_reserved = true;
-            match self.0.world.reserve(reservation).await {
-                Ok(()) => {}
-                Err(ReserveError::Exhausted { gone }) => {
-                    call.is_settled = true;
-                    let left = budget.limit.minus(gone);
-                    let message = format!(
-                        "the project's budget of {} is used up: {left} are left, and this call may cost {amount}; ask for fewer tokens, or \
-                         let the operator raise the budget",
-                        budget.limit
-                    );
-                    return Err(Failure::new(FailureKind::Budget, message));
-                }
-                Err(ReserveError::Broken(why)) => {
-                    call.is_settled = true;
-                    tracing::error!(error = why, "setting an amount aside for a model call failed");
-                    return Err(Failure::new(
-                        FailureKind::Internal,
-                        "the budget can't be checked; try again in a moment",
-                    ));
-                }
-            }
+            let limit =
+                budget.map(|budget| SpendingLimit { limit: budget.limit, first_day: budget.period.first_day(day) });
+            call.is_limited = limit.is_some();
+            call.set_aside(limit, day).await?;
         }
         Ok(call)
     }
@@ -209,6 +176,64 @@ fn output_of(asked: &Asked, target: &Target) -> u64 {
 }
 
 impl Call {
+    /// Sets the call's most expensive outcome aside.
+    async fn set_aside(&mut self, limit: Option<SpendingLimit>, day: u64) -> Result<(), Failure> {
+        let (route, input) = (Arc::clone(&self.route), self.input);
+        let price = |target: &Arc<Target>| target.prices.cost_at_most(input, output_of(&self.asked, target));
+        let most = route.all().map(price).max().unwrap_or_default();
+        // An attempt that comes to nothing may be billed for its prompt.
+        let prompt = route.all().map(|target| target.prices.cost_at_most(input, 0)).max().unwrap_or_default();
+        let (retries, at_once) = (u64::from(route.retries), u64::from(route.at_once()));
+        let lost = Micros(prompt.0.saturating_mul(retries));
+        let amount = Micros(most.plus(lost).0.saturating_mul(at_once));
+        let output = route.all().map(|target| output_of(&self.asked, target)).max().unwrap_or_default();
+        let reservation = Reservation {
+            call: self.id.clone(),
+            caller: self.caller.clone(),
+            route: route.name.clone(),
+            input: input.saturating_mul(retries.saturating_add(1)).saturating_mul(at_once),
+            output: output.saturating_mul(at_once),
+            amount,
+            limit,
+            day,
+        };
+        // Before it is done: a call that is dropped meanwhile gives it back.
+        self.is_reserved = true;
+        let refused = match self.gateway.0.world.reserve(reservation).await {
+            Ok(Reserved { by_run }) => {
+                self.is_limited |= by_run;
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        self.is_settled = true;
+        Err(match refused {
+            ReserveError::Exhausted { gone } => {
+                let limit = limit.map(|limit| limit.limit).unwrap_or_default();
+                let left = limit.minus(gone);
+                let message = format!(
+                    "the project's budget of {limit} is used up: {left} are left, and this call may cost {amount}; ask for fewer \
+                     tokens, or let the operator raise the budget"
+                );
+                Failure::new(FailureKind::Budget, message)
+            }
+            ReserveError::RunExhausted { budget, left, wanted } => {
+                let message = format!(
+                    "the run's budget of {budget} is used up: {left} are left for its sandboxes, and this call may come to {wanted}; \
+                     ask for fewer tokens, or let a person raise the run's budget"
+                );
+                Failure::new(FailureKind::Budget, message)
+            }
+            ReserveError::RunOver => {
+                Failure::new(FailureKind::Forbidden, "the run of this sandbox is over, and calls no models any more")
+            }
+            ReserveError::Broken(why) => {
+                tracing::error!(error = why, "setting an amount aside for a model call failed");
+                Failure::new(FailureKind::Internal, "the budget can't be checked; try again in a moment")
+            }
+        })
+    }
+
     /// Tries targets until one has begun to answer. Nothing has been sent to the client yet.
     pub(crate) async fn begin(&mut self) -> Result<Begun, Failure> {
         let (gateway, route, keys_project) = (self.gateway.clone(), Arc::clone(&self.route), self.keys_project());

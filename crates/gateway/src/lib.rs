@@ -44,4 +44,6 @@ pub use failure::{Failure, FailureKind};
 pub use gateway::{Gateway, WeakGateway};
 pub use run_call::Streamed;
 pub use wire::ClientWire;
-pub use world::{Bill, BoxFuture, Caller, ProviderKey, Reservation, ReserveError, WayOut, World};
+pub use world::{
+    Bill, BoxFuture, Caller, ProviderKey, Reservation, ReserveError, Reserved, SpendingLimit, WayOut, World,
+};

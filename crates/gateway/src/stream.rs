@@ -83,22 +83,11 @@ impl Pump {
             let begin = Bytes::from(encoder.begin(self.call.input));
             self.send(begin, &mut sent).await;
         }
-        let ended = loop {
-            let heard = tokio::select! {
-                heard = reading.next() => heard,
-                () = self.sender.closed() => break Ended::ClientLeft,
-            };
-            let bytes = match heard {
-                Ok(Some(heard)) => self.write(&heard, encoder.as_mut()),
-                Ok(None) => break Ended::Whole,
-                Err(failure) => break Ended::Failed(failure),
-            };
-            if !self.send(bytes, &mut sent).await {
-                break Ended::ClientLeft;
-            }
-            if let Err(failure) = self.call.held(&reading) {
-                break Ended::Failed(failure);
-            }
+        let over = self.call.gateway.0.world.over(&self.call.caller);
+        let ended = tokio::select! {
+            ended = self.pass_on(&mut reading, encoder.as_mut(), &mut sent) => ended,
+            // Also while a client that doesn't read holds the stream up.
+            why = over => Ended::Failed(Failure::new(FailureKind::Cancelled, why)),
         };
         match ended {
             Ended::Whole => {
@@ -126,6 +115,27 @@ impl Pump {
                 let error = self.wire.stream_error(&failure, &self.call.id);
                 // A client that is gone needs no error.
                 let _ = self.sender.send(error).await;
+            }
+        }
+    }
+
+    /// Passes a stream on until it ends.
+    async fn pass_on(&self, reading: &mut Reading, mut encoder: Option<&mut Encoder>, sent: &mut Sent) -> Ended {
+        loop {
+            let heard = tokio::select! {
+                heard = reading.next() => heard,
+                () = self.sender.closed() => return Ended::ClientLeft,
+            };
+            let bytes = match heard {
+                Ok(Some(heard)) => self.write(&heard, encoder.as_deref_mut()),
+                Ok(None) => return Ended::Whole,
+                Err(failure) => return Ended::Failed(failure),
+            };
+            if !self.send(bytes, sent).await {
+                return Ended::ClientLeft;
+            }
+            if let Err(failure) = self.call.held(reading) {
+                return Ended::Failed(failure);
             }
         }
     }

@@ -32,23 +32,45 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The run that pays, for a program in one of its sandboxes. Calls of the run itself are counted by the run.
+    pub fn run_of_sandbox(&self) -> Option<&RunId> {
+        self.run.as_ref().filter(|_| self.sandbox.is_some())
+    }
+
     pub fn project(project: ProjectId) -> Self {
         Self { project, run: None, sandbox: None, models: ModelAccess::All }
     }
 }
 
-/// An amount that is set aside before a call.
+/// What is set aside before a call: the most that it may come to.
 #[derive(Clone, Debug)]
 pub struct Reservation {
     /// New for each call.
     pub call: String,
-    pub project: ProjectId,
+    pub caller: Caller,
+    pub route: RouteName,
+    /// Tokens.
+    pub input: u64,
+    pub output: u64,
     pub amount: Micros,
-    /// What may be spent in all, from the first day of the period on.
-    pub limit: Micros,
-    pub first_day: u64,
+    /// The project's budget, if it has one.
+    pub limit: Option<SpendingLimit>,
     /// Days since 1970.
     pub day: u64,
+}
+
+/// What may be spent in all, from the first day of the period on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpendingLimit {
+    pub limit: Micros,
+    pub first_day: u64,
+}
+
+/// What was set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reserved {
+    /// Whether a budget of the caller's run limits the call.
+    pub by_run: bool,
 }
 
 /// What a call came to.
@@ -73,6 +95,14 @@ pub enum ReserveError {
     Exhausted {
         gone: Micros,
     },
+    /// It doesn't fit what the budget of the caller's run leaves: which one, what is left of it, and what the call may come to.
+    RunExhausted {
+        budget: &'static str,
+        left: String,
+        wanted: String,
+    },
+    /// The caller's run is over.
+    RunOver,
     Broken(String),
 }
 
@@ -82,8 +112,12 @@ pub trait World: Send + Sync + 'static {
     /// The current value of a secret. An error says what to do, and nothing about the value.
     fn key<'a>(&'a self, project: &'a ProjectId, name: &'a SecretName) -> BoxFuture<'a, Result<ProviderKey, String>>;
 
-    /// Sets an amount aside, durably, if it fits. Amounts of calls that are never settled stay spent.
-    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<(), ReserveError>>;
+    /// Sets an amount aside, durably, if it fits the project's budget and what the caller's run leaves. Amounts of calls that are
+    /// never settled stay spent.
+    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<Reserved, ReserveError>>;
+
+    /// Waits until the caller's run is over, and says so; forever for other callers.
+    fn over(&self, caller: &Caller) -> BoxFuture<'static, String>;
 
     /// Replaces what was set aside by what it cost.
     fn settle(&self, bill: Bill) -> BoxFuture<'_, Result<(), String>>;

@@ -1,6 +1,7 @@
 //! The model gateway's surroundings: the way out that tools have too, keys from the vault, and the store as its ledger.
 
 mod inside;
+mod over;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,8 +9,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use saggar_domain::ProjectId;
 use saggar_domain::model::Micros;
 use saggar_domain::secret::SecretName;
-use saggar_gateway::{Bill, BoxFuture, Catalogue, Gateway, ProviderKey, Reservation, ReserveError, WayOut, World};
-use saggar_store::{EndedCall, NewAmount, SetAside, Spent};
+use saggar_gateway::{
+    Bill, BoxFuture, Caller, Catalogue, Gateway, ProviderKey, Reservation, ReserveError, Reserved, SpendingLimit,
+    WayOut, World,
+};
+use saggar_store::{EndedCall, NewAmount, NewCall, NewSandboxCall, SetAside, Spent, TooMuch};
 
 pub use inside::ModelConnection;
 
@@ -17,6 +21,7 @@ use crate::fault::Fault;
 use crate::permit::{Action, Kind, Permit};
 use crate::runs::Exits;
 use crate::sandboxes::Sandboxes;
+use over::Over;
 
 /// Models, as permits name them.
 pub const MODELS: Kind = Kind::new("models");
@@ -25,7 +30,7 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 
 /// The gateway to the models of a catalogue. Sandboxes can then be given these models.
 pub fn gateway(sandboxes: &Sandboxes, catalogue: Catalogue) -> Gateway {
-    let surroundings = Surroundings { sandboxes: sandboxes.clone(), exits: Arc::default() };
+    let surroundings = Surroundings { sandboxes: sandboxes.clone(), exits: Arc::default(), over: Over::default() };
     let gateway = Gateway::new(Arc::new(surroundings), catalogue);
     sandboxes.know_models(&gateway);
     gateway
@@ -37,11 +42,18 @@ impl Sandboxes {
         permit.check(|action| *action == Action::Manage(MODELS))?;
         Ok(self.store().spent(permit.project().clone(), today()).await?)
     }
+
+    /// Bills calls of programs in sandboxes of runs that were under way when an earlier server died: all that was set aside for
+    /// them. Call it before sandboxes reach the models. Returns their number.
+    pub async fn bill_lost_model_calls(&self) -> Result<usize, Fault> {
+        Ok(self.store().bill_lost_sandbox_calls().await?)
+    }
 }
 
 struct Surroundings {
     sandboxes: Sandboxes,
     exits: Arc<Exits>,
+    over: Over,
 }
 
 impl World for Surroundings {
@@ -64,14 +76,35 @@ impl World for Surroundings {
         })
     }
 
-    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<(), ReserveError>> {
+    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
         Box::pin(async move {
-            let Reservation { call, project, amount, limit, first_day, day } = reservation;
-            match self.sandboxes.store().set_aside(NewAmount { project, call, amount, limit, first_day, day }).await {
-                Ok(SetAside::Done) => Ok(()),
+            let Reservation { call, caller, route, input, output, amount, limit, day } = reservation;
+            let of_run = caller.run_of_sandbox().map(|run| NewSandboxCall {
+                run: run.clone(),
+                model: route.to_string(),
+                input,
+                output,
+                cost: amount,
+            });
+            let project = caller.project;
+            let account =
+                limit.map(|SpendingLimit { limit, first_day }| NewAmount { project, amount, limit, first_day, day });
+            match self.sandboxes.store().set_aside(NewCall { call, account, of_run }).await {
+                Ok(SetAside::Done { by_run }) => Ok(Reserved { by_run }),
                 Ok(SetAside::Exhausted { gone }) => Err(ReserveError::Exhausted { gone }),
+                Ok(SetAside::RunExhausted(too_much)) => Err(run_exhausted(too_much)),
+                Ok(SetAside::RunOver) => Err(ReserveError::RunOver),
                 Err(error) => Err(ReserveError::Broken(error.to_string())),
             }
+        })
+    }
+
+    fn over(&self, caller: &Caller) -> BoxFuture<'static, String> {
+        let Some(run) = caller.run_of_sandbox().cloned() else { return Box::pin(std::future::pending()) };
+        let (over, store) = (self.over.clone(), self.sandboxes.store().clone());
+        Box::pin(async move {
+            over.wait(&store, run).await;
+            "the run of this sandbox is over, and its calls of models have ended with it".to_owned()
         })
     }
 
@@ -101,6 +134,19 @@ impl World for Surroundings {
 
     fn now(&self) -> (u64, u64) {
         (today(), seconds())
+    }
+}
+
+fn run_exhausted(too_much: TooMuch) -> ReserveError {
+    match too_much {
+        TooMuch::Tokens { left, wanted } => {
+            ReserveError::RunExhausted { budget: "tokens", left: left.to_string(), wanted: wanted.to_string() }
+        }
+        TooMuch::Micros { left, wanted } => ReserveError::RunExhausted {
+            budget: "money",
+            left: Micros(left).to_string(),
+            wanted: Micros(wanted).to_string(),
+        },
     }
 }
 

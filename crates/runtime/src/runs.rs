@@ -29,6 +29,7 @@ mod presence;
 mod real;
 mod request;
 mod roll_back;
+mod sandbox_calls;
 mod short;
 mod standing;
 mod stored_agent;

@@ -111,6 +111,13 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     if interrupted > 0 {
         tracing::warn!(jobs = interrupted, "an earlier server stopped before these template jobs had ended");
     }
+    let lost = sandboxes.bill_lost_model_calls().await?;
+    if lost > 0 {
+        tracing::warn!(
+            calls = lost,
+            "an earlier server died while sandboxes of runs called models; all that was set aside is billed"
+        );
+    }
     let models = model_gateway(&sandboxes, catalogue);
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use saggar_domain::model::ModelAccess;
+use saggar_domain::{AgentSandbox, NetworkMode};
 use saggar_engine::{
     AgentSpec, Body, Budget, Class, ModelRef, ModelReply, RetryPolicy, SnapshotRules, ToolCall, ToolSpec,
 };
@@ -37,9 +39,10 @@ const TOOLS: [(&str, Class); 7] = [
 ];
 
 /// An agent whose model is derived from a seed, and a helper that it may start.
-pub(crate) fn agent(name: &str, seed: u64, limits: Budget) -> AgentSpec {
-    let helper = spec(HELPER, seed.rotate_left(7), Budget::default());
-    AgentSpec { agents: [(HELPER.to_owned(), helper)].into(), ..spec(name, seed, limits) }
+pub(crate) fn agent(name: &str, seed: u64, limits: Budget, models: ModelAccess) -> AgentSpec {
+    let sandbox = AgentSandbox { network: Some(NetworkMode::Proxied), models, ..AgentSandbox::default() };
+    let helper = AgentSpec { sandbox: sandbox.clone(), ..spec(HELPER, seed.rotate_left(7), Budget::default()) };
+    AgentSpec { agents: [(HELPER.to_owned(), helper)].into(), sandbox, ..spec(name, seed, limits) }
 }
 
 fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use saggar_domain::RunId;
+use saggar_domain::model::CallAmount;
 use saggar_engine::{Budget, Effect, Event, Run, Settled, Spending};
 
 use crate::memory::Memory;
@@ -19,6 +20,8 @@ struct Member {
     run: Run,
     events: Vec<Event>,
     row_child_of: Option<RunId>,
+    /// What calls of models in its sandboxes came to, as the store has it.
+    inside: CallAmount,
 }
 
 impl Family {
@@ -26,7 +29,8 @@ impl Family {
         let member = |id: RunId| {
             let events = memory.events(&id, <[Event]>::to_vec);
             let row_child_of = memory.row(&id).and_then(|row| row.child_of).map(|(parent, _)| parent);
-            (id, Member { run: Run::from_events(&events), events, row_child_of })
+            let inside = memory.sandbox_calls(&id).settled();
+            (id, Member { run: Run::from_events(&events), events, row_child_of, inside })
         };
         Self { runs: memory.ids().into_iter().map(member).collect() }
     }
@@ -82,7 +86,10 @@ impl Family {
     /// The spending of a whole tree must be within the limits of its first run, and must match that run's ledger.
     fn check_limits(&self, id: &RunId, first: &Member) -> Option<String> {
         let tree: Vec<&Member> = self.below(id);
-        let total = tree.iter().map(|member| spent(&member.events)).fold(Spending::default(), Spending::plus);
+        let total = tree
+            .iter()
+            .map(|member| spent(&member.events).plus(member.inside.into()))
+            .fold(Spending::default(), Spending::plus);
         let (limit, ledger) = (first.run.ledger().limit(), first.run.ledger());
         // A reply costs 1, which is what the first call reserves, so no limit is exceeded.
         if let Some(what) = past(&limit, total) {
@@ -91,7 +98,19 @@ impl Family {
         let is_given_up =
             |member: &&Member| member.events.iter().any(|event| matches!(event, Event::StepAbandoned { .. }));
         let most = ledger.spent_at_most();
-        let is_right = if tree.iter().any(is_given_up) { covers(&limit, most, total) } else { most == total };
+        let has_calls = tree.iter().any(|member| !member.inside.is_zero());
+        // Calls that ended after their run may have come to less than was set aside. Those of a first run are told to nobody.
+        let told = tree.iter().map(|member| member.run.sandbox_calls().at_most());
+        let told = told.fold(CallAmount::default(), CallAmount::plus);
+        let all = tree.iter().map(|member| member.inside).fold(CallAmount::default(), CallAmount::plus);
+        let unseen = Spending::from(all).minus(told.into());
+        let is_right = if has_calls {
+            covers(&limit, most.plus(unseen), total)
+        } else if tree.iter().any(is_given_up) {
+            covers(&limit, most, total)
+        } else {
+            most == total
+        };
         (!is_right).then(|| format!("{id}: its ledger says {most:?}, and its tree has spent {total:?}"))
     }
 

@@ -5,6 +5,7 @@
 
 use std::future::pending;
 
+use saggar_domain::model::SandboxCalls;
 use saggar_domain::{RunId, Timestamp, Uptime};
 use saggar_runtime::runs::Journal;
 use saggar_store::{
@@ -134,6 +135,10 @@ impl Journal for FaultyJournal {
         self.call("letters", move |memory| memory.letters(&run)).await
     }
 
+    async fn sandbox_calls(&self, run: RunId) -> Result<SandboxCalls, Error> {
+        self.call("sandbox calls", move |memory| memory.sandbox_calls(&run)).await
+    }
+
     async fn page(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {
         self.call("page", move |memory| memory.page(&run, after, JOURNAL_PAGE as usize)).await
     }
@@ -211,6 +216,10 @@ impl Journal for Memory {
 
     async fn letters(&self, run: RunId) -> Result<Vec<Letter>, Error> {
         Ok(Memory::letters(self, &run))
+    }
+
+    async fn sandbox_calls(&self, run: RunId) -> Result<SandboxCalls, Error> {
+        Ok(Memory::sandbox_calls(self, &run))
     }
 
     async fn page(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {

@@ -16,6 +16,7 @@ mod family;
 mod faults;
 mod files;
 mod gate;
+mod inside;
 mod journal;
 mod memory;
 mod scenario;

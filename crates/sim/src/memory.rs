@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use saggar_domain::model::{CallAmount, SandboxCalls, TokenUsage};
 use saggar_domain::{ProjectId, RunId, RunState, Timestamp, Uptime};
 use saggar_engine::{Entry, Event};
 use saggar_runtime::runs::{agent_of_entry, with_agent};
 use saggar_store::{
-    Append, Appended, BlobHash, Block, BlockKind, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, Letter, NewLetter,
-    NewRun, Now, RunRow, Taking,
+    Append, Appended, BlobHash, Block, BlockKind, Claimed, Holder, JournalEntry, LEASE_MAX, Lease, LeftForSandboxes,
+    Letter, NewLetter, NewRun, Now, RunRow, Taking,
 };
 
 /// Cheap to clone.
@@ -35,6 +36,16 @@ struct Kept {
     entries: Vec<String>,
     /// The same, decoded.
     events: Vec<Event>,
+    /// Calls of models by programs in its sandboxes.
+    calls: SandboxCalls,
+    left: LeftForSandboxes,
+}
+
+impl Kept {
+    fn new(row: RunRow, events: Vec<Event>, first: String) -> Self {
+        let (calls, left) = (SandboxCalls::default(), LeftForSandboxes::default());
+        Self { row, lease_until: None, entries: vec![first], events, calls, left }
+    }
 }
 
 impl Kept {
@@ -120,7 +131,7 @@ impl Inner {
             }
             None => decode(&new.first),
         };
-        self.runs.insert(new.id, Kept { row, lease_until: None, events, entries: vec![new.first] });
+        self.runs.insert(new.id, Kept::new(row, events, new.first));
     }
 
     fn put_letter(&mut self, new: NewLetter) -> bool {
@@ -173,6 +184,33 @@ impl Memory {
     /// Unread letters of a run.
     pub fn letters(&self, run: &RunId) -> Vec<Letter> {
         self.lock().inbox.iter().filter(|(of, _)| of == run).map(|(_, letter)| letter.clone()).collect()
+    }
+
+    /// A program in a sandbox of a run calls a model, which may come to so much; `false` if it is refused.
+    pub fn begin_call(&self, run: &RunId, amount: CallAmount) -> bool {
+        let mut inner = self.lock();
+        let kept = inner.runs.get_mut(run).filter(|kept| kept.row.state != RunState::Finished);
+        let Some(kept) = kept else { return false };
+        if kept.left.is_exceeded_by(kept.calls.at_most().plus(amount)) {
+            return false;
+        }
+        kept.calls.under_way = kept.calls.under_way.plus(amount);
+        true
+    }
+
+    /// It has ended, and came to this much.
+    pub fn end_call(&self, run: &RunId, amount: CallAmount, usage: &TokenUsage) {
+        if let Some(kept) = self.lock().runs.get_mut(run) {
+            let under_way = &mut kept.calls.under_way;
+            under_way.tokens -= amount.tokens;
+            under_way.micros -= amount.micros;
+            kept.calls.models.entry("m".to_owned()).or_default().add(usage);
+        }
+    }
+
+    /// What programs in a run's sandboxes have asked of models so far.
+    pub fn sandbox_calls(&self, run: &RunId) -> SandboxCalls {
+        self.lock().runs.get(run).map(|kept| kept.calls.clone()).unwrap_or_default()
     }
 
     pub(crate) fn claim(&self, holder: &Holder, at: Timestamp, lease: Lease, taking: Taking) -> Vec<Claimed> {
@@ -296,6 +334,14 @@ impl Memory {
         if kept.row.state == RunState::Finished {
             return Appended::Finished;
         }
+        if let Some(known) = append.known_calls {
+            let now = kept.calls.at_most();
+            let has_grown = now.tokens > known.amount.tokens || now.micros > known.amount.micros;
+            if has_grown && (!known.may_grow || append.left.is_exceeded_by(now)) {
+                return Appended::Overtaken;
+            }
+        }
+        kept.left = append.left;
         kept.events.extend(append.entries.iter().flat_map(|entry| decode(entry)));
         kept.entries.extend(append.entries.iter().cloned());
         let summary = &append.summary;

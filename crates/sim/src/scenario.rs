@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use saggar_domain::model::ModelAccess;
 use saggar_domain::{Labels, ProjectId, RunId, RunState};
 use saggar_engine::{
     ANSWER, Attempt, Body, Budget, Decision, Effect, EffectKey, Entry, Event, Input, Message, OpenStep, Run, RunFiles,
@@ -19,6 +20,7 @@ use crate::chance::Chance;
 use crate::family::Family;
 use crate::faults::FaultPlan;
 use crate::gate::Gate;
+use crate::inside::Inside;
 use crate::journal::FaultyJournal;
 use crate::memory::Memory;
 use crate::world::{SimEffects, World, check_replay};
@@ -27,6 +29,8 @@ use crate::world::{SimEffects, World, check_replay};
 const PATIENCE: Duration = Duration::from_secs(15 * 60);
 /// How often users look at their runs.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often programs in sandboxes do something.
+const CALL_EVERY: Duration = Duration::from_millis(20);
 const LEASE: Duration = Duration::from_millis(1000);
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +45,8 @@ pub struct Scenario {
     pub cancels: bool,
     /// Whether runs are sometimes rolled back.
     pub goes_back: bool,
+    /// Whether programs in their sandboxes call models.
+    pub calls_inside: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -62,6 +68,11 @@ pub struct ScenarioOutcome {
     pub snapshots: usize,
     pub losses: u64,
     pub rollbacks: usize,
+    /// Number of calls in sandboxes that began, and that were refused.
+    pub calls_inside: u64,
+    pub calls_refused: u64,
+    /// How often a run waited for such calls.
+    pub waited_for_calls: usize,
 }
 
 struct Life {
@@ -81,6 +92,7 @@ struct Simulation {
     told: Vec<(RunId, String)>,
     letters: u64,
     answers: Vec<(RunId, Instruction)>,
+    inside: Inside,
 }
 
 /// Runs the simulation. The tokio clock must be paused.
@@ -89,8 +101,18 @@ pub async fn simulate(scenario: Scenario) -> ScenarioOutcome {
     let world = World::new(scenario.seed, scenario.plan, memory.clone());
     let project = ProjectId::from_random([1; 16]);
     let workers = (0..scenario.workers).map(|_| None).collect();
-    let mut simulation =
-        Simulation { scenario, memory, world, project, workers, told: Vec::new(), letters: 0, answers: Vec::new() };
+    let inside = Inside::new(scenario.seed, memory.clone());
+    let mut simulation = Simulation {
+        scenario,
+        memory,
+        world,
+        project,
+        workers,
+        told: Vec::new(),
+        letters: 0,
+        answers: Vec::new(),
+        inside,
+    };
     simulation.begin();
     simulation.disturb().await;
     simulation.settle().await;
@@ -104,7 +126,7 @@ impl Simulation {
         for index in 0..self.scenario.runs {
             let id = RunId::from_random(chance.bits());
             let name = if index % 2 == 0 { "even" } else { "odd" };
-            let agent = agents::agent(name, chance.number(), self.scenario.limits);
+            let agent = agents::agent(name, chance.number(), self.scenario.limits, self.models());
             let (name, now) = (agent.name.clone(), self.world.now());
             let start = Input::Start { run: id.clone(), agent: Box::new(agent), child_of: None };
             let event = Run::new().decide(now, &start).expect("an agent that is one").remove(0);
@@ -123,6 +145,10 @@ impl Simulation {
         for worker in 0..self.workers.len() {
             self.wake(worker);
         }
+    }
+
+    fn models(&self) -> ModelAccess {
+        if self.scenario.calls_inside { ModelAccess::All } else { ModelAccess::None }
     }
 
     /// Opens a worker's gate, or starts a new worker if it was killed.
@@ -164,6 +190,7 @@ impl Simulation {
     /// Lets time pass. A worker that is killed meanwhile comes back a moment later.
     async fn pass(&mut self, span: Duration) {
         let until = Instant::now() + span;
+        let programs = if self.scenario.calls_inside { CALL_EVERY } else { PATIENCE };
         loop {
             let world = self.world.clone();
             tokio::select! {
@@ -174,6 +201,7 @@ impl Simulation {
                     self.wake(worker);
                 }
                 () = tokio::time::sleep_until(until) => return,
+                () = sleep(programs) => self.inside.turn(),
             }
         }
     }
@@ -316,6 +344,7 @@ impl Simulation {
     /// The quiet period: every run must end.
     async fn settle(&mut self) {
         self.world.heal();
+        self.inside.begins_more = false;
         let until = Instant::now() + PATIENCE;
         let mut resumed = Vec::new();
         while self.memory.ids().iter().any(|id| !self.is_let_go(id)) {
@@ -366,6 +395,7 @@ impl Simulation {
         let mut ends = BTreeMap::new();
         let mut taken_over_amid_several = 0;
         let mut rollbacks = 0;
+        let mut waited_for_calls = 0;
         let (_, _, _, ledger) = self.world.close();
         for id in self.memory.ids() {
             let events = self.memory.events(&id, <[Event]>::to_vec);
@@ -374,6 +404,7 @@ impl Simulation {
             }
             ends.insert(id.clone(), end(&events));
             taken_over_amid_several += taken_over(&events);
+            waited_for_calls += waited(&events);
             for (run, letter) in self.told.iter().filter(|(run, _)| *run == id) {
                 let is_it = |event: &&Event| matches!(event, Event::SignalReceived { id, .. } if id == letter);
                 let times = events.iter().filter(is_it).count();
@@ -390,6 +421,9 @@ impl Simulation {
             self.check_effects(&id, &events, &ledger);
             self.check_answers(&id, &events);
             self.check_pauses(&id, &events);
+        }
+        for what in self.inside.check() {
+            self.world.violation(what);
         }
         for run in self.world.sandboxes() {
             self.world.violation(format!("the sandbox of {run} lives on"));
@@ -412,6 +446,9 @@ impl Simulation {
             snapshots,
             losses,
             rollbacks,
+            calls_inside: self.inside.begun,
+            calls_refused: self.inside.refused,
+            waited_for_calls,
         }
     }
 
@@ -495,6 +532,17 @@ fn taken_over(events: &[Event]) -> usize {
         run.apply(event);
     }
     count
+}
+
+/// How often a run waited for calls in its sandboxes.
+fn waited(events: &[Event]) -> usize {
+    let mut run = Run::new();
+    let waits = events.iter().map(|event| {
+        run.apply(event);
+        run.waits_for_sandboxes()
+    });
+    let waits: Vec<bool> = waits.collect();
+    waits.windows(2).filter(|two| *two == [false, true]).count()
 }
 
 /// The conversation and the outcome, without times and numbers of attempts.

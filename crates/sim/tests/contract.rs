@@ -120,6 +120,8 @@ fn append(id: &RunId, epoch: u64, head: u64, state: RunState, wake_at: Option<Ti
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     }
 }
 

@@ -15,7 +15,7 @@ const SEED_WITH_CHILDREN: u64 = 67;
 /// Every kind of fault happens sometimes.
 fn rough(seed: u64) -> Scenario {
     let (plan, limits) = (FaultPlan::rough(), Budget::default());
-    Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false, goes_back: false }
+    Scenario { seed, runs: 3, workers: 3, plan, limits, cancels: false, goes_back: false, calls_inside: false }
 }
 
 fn run(scenario: Scenario) -> ScenarioOutcome {
@@ -106,6 +106,34 @@ fn limits_hold_for_whole_trees() {
         tripped += outcome.ends.values().filter(is_tripped).count();
     }
     assert!(children as u64 > seeds() && tripped as u64 > seeds(), "{children} children, {tripped} limits");
+}
+
+/// The same, while programs in the sandboxes of all runs call models: journals and budgets have each call once.
+#[test]
+fn limits_hold_beside_calls_of_models_in_sandboxes() {
+    let limits = [
+        Budget { micros: Some(60), ..Budget::default() },
+        Budget { micros: Some(25), ..Budget::default() },
+        Budget { tokens: Some(12_000), ..Budget::default() },
+        Budget::default(),
+    ];
+    let (mut begun, mut refused, mut waited, mut children) = (0, 0, 0, 0);
+    for (seed, limits) in (60_000..60_000 + seeds()).zip(limits.into_iter().cycle()) {
+        let scenario = Scenario { limits, cancels: true, calls_inside: true, ..rough(seed) };
+        let outcome = run(scenario);
+        let tail = || outcome.trace[outcome.trace.len().saturating_sub(60)..].join("\n");
+        assert_eq!(outcome.violations, Vec::<String>::new(), "{scenario:?}\n{}", tail());
+        begun += outcome.calls_inside;
+        refused += outcome.calls_refused;
+        waited += outcome.waited_for_calls;
+        children += outcome.children;
+    }
+    let counts = format!("{begun} calls, {refused} refused, {waited} waits, {children} children");
+    let least = seeds();
+    assert!(
+        begun > 20 * least && refused > least && waited as u64 > least / 5 && children as u64 > least / 2,
+        "{counts}"
+    );
 }
 
 /// Runs are taken back and sandboxes are lost, in the middle of everything else. Ends are not compared, because both are

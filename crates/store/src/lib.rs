@@ -32,6 +32,7 @@ mod readers;
 mod restored;
 mod run;
 mod sandbox;
+mod sandbox_call;
 mod secret;
 mod spending;
 mod store;
@@ -59,17 +60,18 @@ pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
     Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, FilesOfRun, Fork, ForkError,
-    HandedOn, Holder, InboxError, JOURNAL_PAGE, JournalEntry, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun,
+    HandedOn, Holder, InboxError, JOURNAL_PAGE, JournalEntry, KnownCalls, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun,
     Now, Removal, ReuseNeed, RunInsertion, RunQuery, RunRow, Summary, Taken, Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,
     NewSandbox, Sandbox, SandboxPatch, SandboxQuery, Scope,
 };
+pub use sandbox_call::{LeftForSandboxes, NewSandboxCall, SANDBOX_CALLS_MAX, TooMuch};
 pub use secret::{
     NewSecret, Put, Removed, SECRETS_PER_PROJECT_MAX, Sealed, SealedSecret, SealingKeyId, SecretRow, WhileUsed,
 };
-pub use spending::{EndedCall, NewAmount, OPEN_CALLS_MAX, RouteSum, SetAside, Spent};
+pub use spending::{EndedCall, NewAmount, NewCall, OPEN_CALLS_MAX, SetAside, Spent};
 pub use store::Store;
 pub use stuck::WORKERS;
 pub use sweep::{Retention, Swept};

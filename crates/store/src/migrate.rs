@@ -23,6 +23,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("../migrations/0010_run_files.sql"),
     include_str!("../migrations/0011_reuse.sql"),
     include_str!("../migrations/0012_rest_at_deadline.sql"),
+    include_str!("../migrations/0013_sandbox_calls.sql"),
 ];
 
 #[derive(Debug)]

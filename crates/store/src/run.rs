@@ -28,7 +28,7 @@ use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
 
-pub use append::{Append, Appended, Summary};
+pub use append::{Append, Appended, KnownCalls, Summary};
 pub(crate) use blob::forget_loose;
 pub use blob::{BLOB_BYTES_MAX, BlobHash, Blobs};
 pub(crate) use block::block_all;

@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 use saggar_domain::ProjectId;
-use saggar_domain::model::{Micros, TokenUsage, UsageSource};
+use saggar_domain::model::{CallSum, Micros, TokenUsage};
 use serde::{Deserialize, Serialize};
 
 use crate::column;
 use crate::error::Error;
 use crate::meta;
+use crate::sandbox_call::{self, Fits, NewSandboxCall, TooMuch};
 use crate::store::Store;
 use crate::writer::Durability;
 
@@ -30,19 +31,34 @@ const ROUTES_MAX: usize = 1_000;
 /// What came of setting an amount aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetAside {
-    Done,
-    /// It doesn't fit. What is spent and set aside so far.
+    Done {
+        /// Whether a budget of the run limits it.
+        by_run: bool,
+    },
+    /// It doesn't fit the project's budget. What is spent and set aside so far.
     Exhausted {
         gone: Micros,
     },
+    /// It doesn't fit what the run's budget leaves.
+    RunExhausted(TooMuch),
+    RunOver,
 }
 
-/// An amount for a call that is about to begin.
+/// A call that is about to begin, and whose budgets it has to fit.
+#[derive(Clone, Debug)]
+pub struct NewCall {
+    /// Unique.
+    pub call: String,
+    /// `None` if the project has no budget.
+    pub account: Option<NewAmount>,
+    /// For a program in a sandbox of a run.
+    pub of_run: Option<NewSandboxCall>,
+}
+
+/// An amount of a project's budget.
 #[derive(Clone, Debug)]
 pub struct NewAmount {
     pub project: ProjectId,
-    /// Unique.
-    pub call: String,
     pub amount: Micros,
     /// What may be spent from `first_day` on. Days count from 1970.
     pub limit: Micros,
@@ -67,22 +83,7 @@ pub struct Spent {
     pub in_all: Micros,
     /// Of calls under way.
     pub set_aside: Micros,
-    pub routes: BTreeMap<String, RouteSum>,
-}
-
-/// Sums of all calls of a route.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RouteSum {
-    pub calls: u64,
-    /// Calls whose tokens are in part our own estimate.
-    pub estimated: u64,
-    pub input: u64,
-    pub cached: u64,
-    pub written: u64,
-    pub output: u64,
-    pub reasoning: u64,
-    pub micros: u64,
+    pub routes: BTreeMap<String, CallSum>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -94,30 +95,44 @@ struct Account {
     earlier: u64,
     /// Calls that are under way: the day, and what is set aside.
     open: BTreeMap<String, (u64, u64)>,
-    routes: BTreeMap<String, RouteSum>,
+    routes: BTreeMap<String, CallSum>,
 }
 
 impl Store {
-    /// Sets an amount aside if it fits.
-    pub async fn set_aside(&self, new: NewAmount) -> Result<SetAside, Error> {
+    /// Sets aside what a call may come to, if it fits every budget that it has.
+    pub async fn set_aside(&self, new: NewCall) -> Result<SetAside, Error> {
         let work = move |connection: &Connection| {
-            let mut account = read(connection, &new.project)?;
-            account.tidy(new.day);
-            let gone = account.gone(new.first_day);
-            if gone.plus(new.amount) > new.limit {
-                return Ok(SetAside::Exhausted { gone });
+            let fits = match &new.of_run {
+                Some(of_run) => sandbox_call::fits(connection, of_run)?,
+                None => Fits::Yes { is_limited: false },
+            };
+            let by_run = match fits {
+                Fits::Yes { is_limited } => is_limited,
+                Fits::No(too_much) => return Ok(SetAside::RunExhausted(too_much)),
+                Fits::RunOver => return Ok(SetAside::RunOver),
+            };
+            if let Some(of_account) = &new.account {
+                let mut account = read(connection, &of_account.project)?;
+                account.tidy(of_account.day);
+                let gone = account.gone(of_account.first_day);
+                if gone.plus(of_account.amount) > of_account.limit {
+                    return Ok(SetAside::Exhausted { gone });
+                }
+                if account.open.len() >= OPEN_CALLS_MAX {
+                    return Err(Error::TooMany { what: "model calls under way in the project" });
+                }
+                account.open.insert(new.call.clone(), (of_account.day, of_account.amount.0));
+                write(connection, &of_account.project, &account)?;
             }
-            if account.open.len() >= OPEN_CALLS_MAX {
-                return Err(Error::TooMany { what: "model calls under way in the project" });
+            if let Some(of_run) = &new.of_run {
+                sandbox_call::begin(connection, &new.call, of_run)?;
             }
-            account.open.insert(new.call.clone(), (new.day, new.amount.0));
-            write(connection, &new.project, &account)?;
-            Ok(SetAside::Done)
+            Ok(SetAside::Done { by_run })
         };
         self.write(Durability::Process, work).await
     }
 
-    /// Books a call, and gives back what was set aside for it.
+    /// Books a call, with its project and with the run whose sandbox asked, and gives back what was set aside for it.
     pub async fn book(&self, ended: EndedCall) -> Result<(), Error> {
         let work = move |connection: &Connection| {
             let mut account = read(connection, &ended.project)?;
@@ -128,7 +143,8 @@ impl Store {
             let route = if is_known { ended.route.clone() } else { String::new() };
             let sum = account.routes.entry(route).or_default();
             sum.add(&ended.usage);
-            write(connection, &ended.project, &account)
+            write(connection, &ended.project, &account)?;
+            sandbox_call::end(connection, &ended.call, Some(&ended.usage))
         };
         self.write(Durability::Process, work).await
     }
@@ -141,24 +157,6 @@ impl Store {
             set_aside: account.set_aside(),
             routes: account.routes,
         })
-    }
-}
-
-impl RouteSum {
-    fn add(&mut self, usage: &TokenUsage) {
-        let is_estimated = usage.source == UsageSource::Estimated;
-        for (sum, more) in [
-            (&mut self.calls, 1),
-            (&mut self.estimated, u64::from(is_estimated)),
-            (&mut self.input, usage.input),
-            (&mut self.cached, usage.cached_read),
-            (&mut self.written, usage.cache_write),
-            (&mut self.output, usage.output),
-            (&mut self.reasoning, usage.reasoning),
-            (&mut self.micros, usage.cost.0),
-        ] {
-            *sum = sum.saturating_add(more);
-        }
     }
 }
 

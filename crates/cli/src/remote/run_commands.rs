@@ -70,7 +70,7 @@ pub(crate) async fn main(client: &Client, command: RunsCommand, is_json: bool) -
             if is_json {
                 show(&shown, &[], &RunUsage::default(), is_json)
             } else {
-                let usage = RunUsage::of(&client.run(shown.id.clone())).await?;
+                let usage = RunUsage::of(&shown, &client.run(shown.id.clone())).await?;
                 show(&shown, &client.list_runs(&children).await?.items, &usage, is_json)
             }
         }

@@ -6,6 +6,7 @@
 //! Pure, like the rest of this crate: calling a model is the gateway's business.
 
 mod access;
+mod inside;
 mod message;
 mod money;
 mod number;
@@ -21,6 +22,7 @@ mod usage;
 mod verbatim;
 
 pub use access::ModelAccess;
+pub use inside::{CallAmount, CallSum, SandboxCalls};
 pub use message::{Message, Role};
 pub use money::Micros;
 pub use number::Millionths;

@@ -39,6 +39,7 @@ impl Run {
                 self.earlier_generations.clear();
                 self.short = None;
                 self.ledger.release_all();
+                self.sandbox_calls = Default::default();
                 self.fork_files(files.as_ref());
                 self.mark();
                 if let Some(message) = message {
@@ -57,6 +58,10 @@ impl Run {
                 }
             }
             Event::Priced { tariff, .. } => self.tariff = Some(tariff.clone()),
+            Event::SandboxCalled { calls, .. } => {
+                self.ledger.sandbox_called(calls);
+                self.sandbox_calls = calls.clone();
+            }
             Event::StepIntended { .. } => self.intend(event),
             Event::StepSettled { step, result, usage, snapshot, .. } => {
                 self.settle(*step, result, *usage, snapshot.as_deref());

@@ -51,6 +51,8 @@ impl Run {
             Input::Claim { epoch, rules } => self.decide_claim(now, born, *epoch, *rules),
             Input::Priced(tariff) if self.tariff.as_ref() == Some(tariff) => Ok(Vec::new()),
             Input::Priced(tariff) => Ok(vec![Event::Priced { tariff: tariff.clone(), at: now }]),
+            Input::SandboxCalled(calls) if self.sandbox_calls == *calls => Ok(Vec::new()),
+            Input::SandboxCalled(calls) => Ok(vec![Event::SandboxCalled { calls: calls.clone(), at: now }]),
             Input::Reported { epoch, step, attempt, report, chance } => {
                 if *epoch != self.epoch {
                     return Err(Rejected::Stale { given: *epoch, current: self.epoch });
@@ -175,6 +177,7 @@ impl Run {
         }
         let due = self.open.iter().find_map(|open| Some((open, self.due(open, now)?)));
         Ok(match due {
+            None if self.is_between_steps() => Planner::new(self, born, now).plan(),
             None => Vec::new(),
             Some((open, Due::Again)) => vec![self.intend_again(open, now)],
             Some((open, Due::Begin)) => vec![begin(open, now)],

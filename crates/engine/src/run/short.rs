@@ -50,10 +50,10 @@ impl Planner<'_> {
         }
     }
 
-    /// The events when a budget doesn't allow what comes next. Steps that are open may come to their end first, and may
-    /// leave enough.
+    /// The events when a budget doesn't allow what comes next. Steps that are open, and calls of models in its sandboxes, may
+    /// come to their end first, and may leave enough.
     pub(super) fn out_of(mut self, budget: BudgetName) -> Vec<Event> {
-        if self.open > 0 {
+        if self.open > 0 || self.ledger.may_come_back(budget) {
             return self.events;
         }
         if self.agent.snapshots.at_end && self.is_used {
@@ -82,6 +82,21 @@ impl Planner<'_> {
 }
 
 impl Run {
+    /// What its budget leaves for calls of models by programs in its sandboxes, all of them together. While it waits for
+    /// such calls, no other begins: they would keep it from going on.
+    pub fn left_for_sandboxes(&self) -> Budget {
+        let mut ledger = self.ledger;
+        if let Some(born) = self.born.as_ref().filter(|born| born.agent.on.budget == WhenOutOfBudget::Finish) {
+            ledger.reserve(Planner::new(self, born, born.started_at).kept_back(0));
+        }
+        let left = ledger.left_for_sandboxes();
+        let none = |limit: Option<u64>| limit.map(|_| 0);
+        match self.waits_for_sandboxes() {
+            true => Budget { tokens: none(left.tokens), micros: none(left.micros), ..left },
+            false => left,
+        }
+    }
+
     pub(super) fn decide_raise(
         &self,
         now: Timestamp,

@@ -58,7 +58,7 @@ impl Run {
         if self.open_questions().next().is_some() {
             return RunStatus::Asking;
         }
-        if self.pending().next().is_some() {
+        if self.pending().next().is_some() || self.waits_for_sandboxes() {
             return RunStatus::Running;
         }
         if self.open.iter().any(|open| self.is_held_back(open)) {
@@ -72,6 +72,17 @@ impl Run {
             None if self.is_paused => RunStatus::Paused,
             None => RunStatus::Queued,
         }
+    }
+
+    /// Whether it goes on with a tick: what comes next did not fit the budget, beside calls of models by programs in its
+    /// sandboxes. Those may leave enough when they have ended.
+    pub fn waits_for_sandboxes(&self) -> bool {
+        self.is_between_steps() && !self.sandbox_calls.under_way.is_zero()
+    }
+
+    /// Whether nothing is open in a run that a worker has claimed, and nothing holds it back.
+    pub(super) fn is_between_steps(&self) -> bool {
+        self.epoch > 0 && self.open.is_empty() && !self.is_paused && self.short.is_none() && self.outcome.is_none()
     }
 
     /// Whether only a resume lets the step go on.

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::provider::{Act, Provider, json as whole, sse, status};
-use crate::world::{TestWorld, ask, caller, gateway, text};
+use crate::world::{TestWorld, ask, caller, gateway, inside, text};
 use crate::{CHAT, bound, catalogue};
 
 const BEGUN: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"some text of it\"},\"finish_reason\":null}]}\n\n";
@@ -152,6 +152,50 @@ async fn a_client_that_leaves_ends_the_providers_stream_within_100_ms() {
     let bill = world.booked(2).await.pop().unwrap();
     assert_eq!((bill.outcome, bill.usage.output), ("cancelled", 0));
     assert!(bill.usage.input > 0, "the prompt was read");
+}
+
+#[tokio::test]
+async fn the_end_of_a_run_ends_the_calls_of_its_sandboxes_within_100_ms() {
+    let (mut provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    // In the middle of a stream, also of one that its client doesn't read, and before an answer has begun.
+    for (acts, reads) in [
+        (vec![sse(BEGUN), Act::WaitForClose], true),
+        (vec![sse(&BEGUN.repeat(100)), Act::WaitForClose], false),
+        (vec![Act::WaitForClose], true),
+    ] {
+        provider.always(acts.clone());
+        let before = provider.requests().len();
+        let call = tokio::spawn({
+            let gateway = gateway.clone();
+            async move { gateway.answer(inside(), ask(ClientWire::Chat, &streamed())).await }
+        });
+        while provider.requests().len() == before {
+            tokio::task::yield_now().await;
+        }
+        let mut stream = None;
+        if acts.len() > 1 {
+            let Answer::Stream { pieces, .. } = call.await.unwrap().unwrap() else { panic!("it is a stream") };
+            stream = Some(pieces);
+            world.run_ends.notify_one();
+        } else {
+            world.run_ends.notify_one();
+            let failure = call.await.unwrap().unwrap_err();
+            assert_eq!((failure.kind, failure.message.as_str()), (FailureKind::Cancelled, "the run is over"));
+        }
+        let over = Instant::now();
+        let closed = timeout(Duration::from_secs(10), provider.closed.recv()).await.unwrap().unwrap();
+        assert!(closed.saturating_duration_since(over) < Duration::from_millis(100), "{:?}", closed - over);
+        if let Some(mut pieces) = stream.filter(|_| reads) {
+            let mut all = Vec::new();
+            while let Some(piece) = pieces.recv().await {
+                all.extend_from_slice(&piece);
+            }
+            assert!(String::from_utf8_lossy(&all).contains("the run is over"));
+        }
+    }
+    assert!(world.booked(3).await.iter().all(|bill| bill.outcome == "cancelled"));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use saggar_gateway::{ClientWire, FailureKind, Gateway};
 use serde_json::{Value, json};
 
 use crate::provider::{Act, Provider, json as whole, sse};
-use crate::world::{PROJECT, TestWorld, ask, caller, gateway, text};
+use crate::world::{PROJECT, RUN_LEAVES, TestWorld, ask, caller, gateway, inside, text};
 use crate::{CHAT, bound, catalogue};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,4 +237,24 @@ async fn a_count_that_no_model_can_have_is_not_believed() {
         "{bills:?}"
     );
     assert!(world.spent() < Micros(100_000), "{}", world.spent());
+}
+
+#[tokio::test]
+async fn a_program_in_a_sandbox_of_a_run_is_held_to_what_the_run_leaves() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    provider.always(vec![sse(CHAT)]);
+    let body = |tokens: Value| json!({"model": "m", "stream": true, "max_completion_tokens": tokens, "messages": []});
+    // One that names no limit gets the one that was set aside for it.
+    text(gateway.answer(inside(), ask(ClientWire::Chat, &body(Value::Null))).await).await.unwrap();
+    assert_eq!(provider.requests()[0].body["max_completion_tokens"], 32_768);
+    let too_much = body(json!(RUN_LEAVES + 1));
+    let failure = gateway.answer(inside(), ask(ClientWire::Chat, &too_much)).await.unwrap_err();
+    assert_eq!((failure.kind, provider.requests().len()), (FailureKind::Budget, 1), "{failure}");
+    assert!(failure.message.contains("the run's budget of tokens is used up: 100000 are left"), "{failure}");
+    // Nobody else is.
+    text(gateway.answer(caller(), ask(ClientWire::Chat, &too_much)).await).await.unwrap();
+    let bills = world.booked(2).await;
+    assert_eq!((bills.len(), bills[0].is_reserved, bills[1].is_reserved), (2, true, false));
 }

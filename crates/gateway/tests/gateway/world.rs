@@ -4,17 +4,19 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
-use saggar_domain::ProjectId;
 use saggar_domain::model::Micros;
 use saggar_domain::secret::{Binding, SecretName, SecretValue, Slot};
+use saggar_domain::{ProjectId, RunId, SandboxId};
 use saggar_egress::outside::Outside;
 use saggar_egress::tls::Roots;
 use saggar_gateway::{
-    Answer, Ask, Bill, Caller, Catalogue, ClientWire, Failure, Gateway, ProviderKey, Reservation, ReserveError, WayOut,
-    World,
+    Answer, Ask, Bill, Caller, Catalogue, ClientWire, Failure, Gateway, ProviderKey, Reservation, ReserveError,
+    Reserved, WayOut, World,
 };
 use saggar_supervisor::egress::Upstream;
 
+/// Tokens that the budget of any run leaves.
+pub const RUN_LEAVES: u64 = 100_000;
 pub const PROJECT: &str = "prj_aaaaaaaaaaaaaaaaaaaaaaaaab";
 
 #[derive(Default)]
@@ -30,6 +32,8 @@ pub struct TestWorld {
     pub booking: tokio::sync::Notify,
     out: WayOut,
     pub books: Mutex<Books>,
+    /// Told when the run of the callers is over.
+    pub run_ends: Arc<tokio::sync::Notify>,
     /// Whose keys were asked for.
     keys_of: Mutex<Vec<ProjectId>>,
     /// The slot and the host that every key is bound to.
@@ -43,6 +47,7 @@ impl TestWorld {
         let out = WayOut { outside: Arc::new(outside), own: Vec::new() };
         Arc::new(Self {
             booking: Default::default(),
+            run_ends: Default::default(),
             out,
             books: Mutex::default(),
             keys_of: Mutex::default(),
@@ -92,16 +97,32 @@ impl World for TestWorld {
         })
     }
 
-    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<(), ReserveError>> {
+    fn reserve(&self, reservation: Reservation) -> BoxFuture<'_, Result<Reserved, ReserveError>> {
         Box::pin(async move {
             let mut books = self.books.lock().expect("no test panics inside");
+            let by_run = reservation.caller.run_of_sandbox().is_some();
+            if by_run && reservation.output > RUN_LEAVES {
+                let (left, wanted) = (RUN_LEAVES.to_string(), reservation.output.to_string());
+                return Err(ReserveError::RunExhausted { budget: "tokens", left, wanted });
+            }
             let gone = books.reserved.values().fold(books.spent, |sum, amount| sum.plus(*amount));
-            if gone.plus(reservation.amount) > reservation.limit {
+            if reservation.limit.is_some_and(|limit| gone.plus(reservation.amount) > limit.limit) {
                 books.refused += 1;
                 return Err(ReserveError::Exhausted { gone });
             }
             books.reserved.insert(reservation.call, reservation.amount);
-            Ok(())
+            Ok(Reserved { by_run })
+        })
+    }
+
+    fn over(&self, caller: &Caller) -> BoxFuture<'static, String> {
+        if caller.run_of_sandbox().is_none() {
+            return Box::pin(std::future::pending());
+        }
+        let ended = Arc::clone(&self.run_ends);
+        Box::pin(async move {
+            ended.notified().await;
+            "the run is over".to_owned()
         })
     }
 
@@ -132,6 +153,12 @@ pub fn gateway(world: &Arc<TestWorld>, catalogue: &str) -> Gateway {
 
 pub fn caller() -> Caller {
     Caller::project(ProjectId::parse(PROJECT).expect("it is an id"))
+}
+
+/// A program in a sandbox of a run.
+pub fn inside() -> Caller {
+    let (run, sandbox) = (RunId::from_random([1; 16]), SandboxId::from_random([2; 16]));
+    Caller { run: Some(run), sandbox: Some(sandbox), ..caller() }
 }
 
 pub fn ask(wire: ClientWire, body: &serde_json::Value) -> Ask {

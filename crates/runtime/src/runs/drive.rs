@@ -28,6 +28,7 @@ use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
 use super::request::{fetched, request_of, summary_request_of};
+use super::sandbox_calls::{known_calls, left_for_sandboxes};
 use super::stored_agent::read_entry;
 use super::under_way::{Doing, Reporting, UnderWay};
 use crate::fail_point::{pass, pass_numbered};
@@ -38,6 +39,8 @@ const SAT_OUT: Duration = Duration::from_secs(2);
 const SLEPT_OVER: Duration = Duration::from_secs(30);
 /// Maximum sleep by the wall clock, which may be set.
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
+/// How often a run that waits for calls of models in its sandboxes looks whether they have ended.
+const SANDBOX_CALLS_CHECK: Duration = Duration::from_millis(50);
 /// Time limit of a model call.
 const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Time limit of a snapshot: longer than a sandbox is kept still for one.
@@ -120,16 +123,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             // its journal has no end, and must not continue.
             return Ok(self.finish(&driven).await);
         }
-        let now = self.effects.now();
-        let claim = Input::claim(self.claimed.epoch);
-        let mut batch = Batch::default();
-        self.price(&mut driven, &mut batch);
-        self.input(&mut driven, now, claim, &mut batch).map_err(|rejected| {
-            tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "claiming a run failed");
-            Stopped::Broken
-        })?;
-        let consumed = self.read_letters(&mut driven, &mut batch).await?;
-        self.commit(&mut driven, batch, consumed).await?;
+        self.record(&mut driven, Happened::Claimed).await?;
         let mut under_way = UnderWay::default();
         loop {
             if driven.run.outcome().is_some() {
@@ -142,41 +136,87 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             }
             let happened = tokio::select! {
                 biased;
-                reports = under_way.reports() => Happened::Reported(reports),
+                reports = under_way.reports() => self.reported(&driven.run, reports).await,
                 () = topic.letters.notified() => Happened::Letters,
                 () = self.deadline(&driven.run) => Happened::Time,
+                () = sleep(SANDBOX_CALLS_CHECK), if driven.run.waits_for_sandboxes() => Happened::Time,
             };
+            self.record(&mut driven, happened).await?;
+        }
+    }
+
+    /// Decides what follows from what has happened, and makes it durable. Decides again if programs in the run's sandboxes
+    /// have called models meanwhile, and what was decided doesn't fit beside that.
+    async fn record(&self, driven: &mut Driven<E::Session>, happened: Happened) -> Result<(), Stopped> {
+        let mut tries = 0;
+        loop {
             let mut batch = Batch::default();
-            let now = self.effects.now();
-            self.price(&mut driven, &mut batch);
-            let consumed = match happened {
-                Happened::Reported(reports) => {
-                    // What ended together is recorded in one commit.
-                    for (doing, report) in reports {
-                        // It was done, and nothing says so yet.
-                        pass_numbered("run/reported", doing.step);
-                        let input = self.reported(&driven.run, doing, report).await;
-                        if let Err(rejected) = self.input(&mut driven, now, input, &mut batch) {
-                            tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
-                        }
+            let consumed = self.decide(driven, &happened, &mut batch).await?;
+            if batch.events.is_empty() && consumed.is_empty() {
+                return Ok(());
+            }
+            match self.commit(driven, batch, consumed, tries).await? {
+                Committed::Done => return Ok(()),
+                Committed::Overtaken => tries += 1,
+            }
+            match self.fold().await {
+                Ok((run, head)) => (driven.run, driven.head) = (run, head),
+                Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
+            }
+        }
+    }
+
+    /// The events, and the letters that they consume.
+    async fn decide(
+        &self,
+        driven: &mut Driven<E::Session>,
+        happened: &Happened,
+        batch: &mut Batch,
+    ) -> Result<Vec<i64>, Stopped> {
+        self.price(driven, batch);
+        if let Some(calls) = self.sandbox_calls(&driven.run).await
+            && let Err(rejected) = self.input(driven, self.effects.now(), &calls, batch)
+        {
+            tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored calls of models in its sandboxes");
+        }
+        let now = self.effects.now();
+        match happened {
+            Happened::Claimed => {
+                self.input(driven, now, &Input::claim(self.claimed.epoch), batch).map_err(|rejected| {
+                    tracing::error!(run_id = %self.claimed.run.id, error = %rejected, "claiming a run failed");
+                    Stopped::Broken
+                })?;
+                self.read_letters(driven, batch).await
+            }
+            // What ended together is recorded in one commit.
+            Happened::Reported(reports) => {
+                for report in reports {
+                    if let Err(rejected) = self.input(driven, now, report, batch) {
+                        tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a late report");
                     }
-                    Vec::new()
                 }
-                Happened::Letters => self.read_letters(&mut driven, &mut batch).await?,
-                Happened::Time => {
-                    // A finished run has no deadline, so nothing is rejected.
-                    self.input(&mut driven, now, Input::Tick, &mut batch).map_err(|_| Stopped::Broken)?;
-                    Vec::new()
-                }
-            };
-            if !batch.events.is_empty() || !consumed.is_empty() {
-                self.commit(&mut driven, batch, consumed).await?;
+                Ok(Vec::new())
+            }
+            Happened::Letters => self.read_letters(driven, batch).await,
+            Happened::Time => {
+                // A finished run has no deadline, so nothing is rejected.
+                self.input(driven, now, &Input::Tick, batch).map_err(|_| Stopped::Broken)?;
+                Ok(Vec::new())
             }
         }
     }
 
     /// Loads the run from its journal.
     async fn load(&self) -> Result<Driven<E::Session>, Unread> {
+        let row = &self.claimed.run;
+        let (run, head) = self.fold().await?;
+        let session = self.session(&run, row.sandbox.clone(), None);
+        let files = row.files.as_ref().and_then(|files| files.to_value().ok()).unwrap_or_default();
+        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), files, seen: 0, agents: BTreeSet::new() })
+    }
+
+    /// The run as its journal has it, and the number of the last entry.
+    async fn fold(&self) -> Result<(Run, u64), Unread> {
         let row = &self.claimed.run;
         let mut run = Run::new();
         let mut head = 0;
@@ -189,12 +229,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 run.apply(&decoded(entry.seq, read)?.event);
             }
         }
-        if run.agent().is_none() {
-            return Err(Unread::Damaged("its journal has no first entry".to_owned()));
+        match run.agent() {
+            None => Err(Unread::Damaged("its journal has no first entry".to_owned())),
+            Some(_) => Ok((run, head)),
         }
-        let session = self.session(&run, row.sandbox.clone(), None);
-        let files = row.files.as_ref().and_then(|files| files.to_value().ok()).unwrap_or_default();
-        Ok(Driven { run, head, session, recorded: row.sandbox.clone(), files, seen: 0, agents: BTreeSet::new() })
     }
 
     /// Starts to work for a run with a beginning.
@@ -221,10 +259,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         &self,
         driven: &mut Driven<E::Session>,
         now: saggar_domain::Timestamp,
-        input: Input,
+        input: &Input,
         batch: &mut Batch,
     ) -> Result<(), Rejected> {
-        for event in driven.run.decide(now, &input)? {
+        for event in driven.run.decide(now, input)? {
             batch.take(&self.claimed.run.project, &mut driven.run, event);
         }
         Ok(())
@@ -234,7 +272,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
     fn price(&self, driven: &mut Driven<E::Session>, batch: &mut Batch) {
         let Some(tariff) = driven.session.tariff().filter(|tariff| driven.run.tariff() != Some(tariff)) else { return };
         let (now, priced) = (self.effects.now(), Input::Priced(Box::new(tariff)));
-        if let Err(rejected) = self.input(driven, now, priced, batch) {
+        if let Err(rejected) = self.input(driven, now, &priced, batch) {
             tracing::debug!(run_id = %self.claimed.run.id, error = %rejected, "ignored a tariff");
         }
     }
@@ -262,7 +300,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 continue;
             }
             let input = instruction.into_input(letter, &driven.run);
-            if let Err(rejected) = self.input(driven, self.effects.now(), input, batch) {
+            if let Err(rejected) = self.input(driven, self.effects.now(), &input, batch) {
                 tracing::info!(run_id = %self.claimed.run.id, error = %rejected, "a letter had no effect");
             }
             consumed.push(letter.n);
@@ -276,7 +314,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         driven: &mut Driven<E::Session>,
         Batch { events, children, letters, agents }: Batch,
         consumed: Vec<i64>,
-    ) -> Result<(), Stopped> {
+        tries: u32,
+    ) -> Result<Committed, Stopped> {
         for agent in agents {
             // Children of the same agent share it: it is stored once, before the first entry that names it.
             if driven.agents.insert(BlobHash::of(&agent)) {
@@ -286,6 +325,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         let target = driven.head + events.len() as u64;
         let is_rolled_back = events.iter().any(|event| matches!(event, Event::RolledBack { .. }));
         let generation = is_rolled_back.then(|| driven.run.generation());
+        let known_calls = known_calls(&driven.run, &events, tries);
+        let before = (Arc::clone(&driven.session), driven.recorded.clone());
         if is_rolled_back {
             // The sandbox is of another generation, and no longer the run's.
             let earlier = driven.session.sandbox().or(driven.recorded.take());
@@ -307,6 +348,8 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             letters,
             files: files.and_then(JsonText::of),
             generation,
+            left: left_for_sandboxes(&driven.run),
+            known_calls,
         };
         let mut failures = 0;
         loop {
@@ -318,6 +361,10 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 // Only the holder appends, so an unexpected head is the result of our own attempt that seemed to
                 // fail.
                 Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
+                Ok(Appended::Overtaken) => {
+                    (driven.session, driven.recorded) = before;
+                    return Ok(Committed::Overtaken);
+                }
                 Ok(Appended::Fenced { .. } | Appended::Finished | Appended::Absent) => return Err(Stopped::Lost),
                 Ok(Appended::Moved { head }) => {
                     tracing::error!(run_id = %append.run, head, expected = append.head, "unexpected head of a journal");
@@ -352,7 +399,7 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             self.hub.wake();
         }
         append.letters.iter().for_each(|letter| self.hub.letter(&letter.run));
-        Ok(())
+        Ok(Committed::Done)
     }
 
     /// The run is over: releases its resources, after which no worker looks at it again.
@@ -500,15 +547,21 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }))
     }
 
-    async fn reported(&self, run: &Run, doing: Doing, report: Report) -> Input {
-        let Doing { step, attempt, .. } = doing;
-        let report = self.until_done(|| shelve_report(&self.journal, run.agent(), report.clone())).await;
-        Input::Reported { epoch: self.claimed.epoch, step, attempt, report, chance: self.effects.chance() }
+    async fn reported(&self, run: &Run, reports: Vec<(Doing, Report)>) -> Happened {
+        let mut inputs = Vec::with_capacity(reports.len());
+        for (Doing { step, attempt, .. }, report) in reports {
+            // It was done, and nothing says so yet.
+            pass_numbered("run/reported", step);
+            let report = self.until_done(|| shelve_report(&self.journal, run.agent(), report.clone())).await;
+            let (epoch, chance) = (self.claimed.epoch, self.effects.chance());
+            inputs.push(Input::Reported { epoch, step, attempt, report, chance });
+        }
+        Happened::Reported(inputs)
     }
 
     /// Whether a run without an effect in progress is kept, because it continues in a moment.
     fn sits_out(&self, run: &Run) -> bool {
-        run.wakes_at().is_some_and(|until| until < self.effects.now().after(SAT_OUT))
+        run.waits_for_sandboxes() || run.wakes_at().is_some_and(|until| until < self.effects.now().after(SAT_OUT))
     }
 
     /// Releases the run. A letter that arrives meanwhile makes it due.
@@ -571,9 +624,17 @@ impl<J: Journal, E: Effects> Drive<J, E> {
 }
 
 enum Happened {
-    Reported(Vec<(Doing, Report)>),
+    Claimed,
+    Reported(Vec<Input>),
     Letters,
     Time,
+}
+
+/// What became of an append.
+enum Committed {
+    Done,
+    /// Nothing was written, and memory is ahead of the journal.
+    Overtaken,
 }
 
 fn timeout_of(run: &Run, tool: &str) -> Duration {

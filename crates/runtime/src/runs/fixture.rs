@@ -167,6 +167,7 @@ pub(super) fn bodies(event: &Event) -> Vec<&Body> {
         Event::StepDecided { .. }
         | Event::Claimed { .. }
         | Event::Priced { .. }
+        | Event::SandboxCalled { .. }
         | Event::StepFailed { .. }
         | Event::StepDelayed { .. }
         | Event::StepUnknown { .. }

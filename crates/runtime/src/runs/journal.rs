@@ -5,6 +5,7 @@
 
 use std::future::Future;
 
+use saggar_domain::model::SandboxCalls;
 use saggar_domain::{RunId, Timestamp, Uptime};
 use saggar_store::{
     Append, Appended, BlobHash, Claimed, Error, Holder, JournalEntry, Lease, Letter, Now, Store, Taking,
@@ -43,6 +44,8 @@ pub trait Journal: Clone + Send + Sync + 'static {
     fn wake_unread(&self, now: Timestamp) -> impl Future<Output = Result<usize, Error>> + Send;
     /// Unread letters of a run, in order.
     fn letters(&self, run: RunId) -> impl Future<Output = Result<Vec<Letter>, Error>> + Send;
+    /// What programs in a run's sandboxes have asked of models so far.
+    fn sandbox_calls(&self, run: RunId) -> impl Future<Output = Result<SandboxCalls, Error>> + Send;
     /// A page of entries after that number.
     fn page(&self, run: RunId, after: u64) -> impl Future<Output = Result<Vec<JournalEntry>, Error>> + Send;
     /// Appends if the writer still holds the run and knows its head.
@@ -102,6 +105,10 @@ impl Journal for Store {
 
     async fn letters(&self, run: RunId) -> Result<Vec<Letter>, Error> {
         Store::letters(self, run).await
+    }
+
+    async fn sandbox_calls(&self, run: RunId) -> Result<SandboxCalls, Error> {
+        Store::sandbox_calls(self, run).await
     }
 
     async fn page(&self, run: RunId, after: u64) -> Result<Vec<JournalEntry>, Error> {

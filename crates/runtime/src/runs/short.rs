@@ -42,6 +42,7 @@ impl Runs {
                     // Nothing else happens while a run waits for this.
                     Event::Claimed { .. }
                     | Event::Priced { .. }
+                    | Event::SandboxCalled { .. }
                     | Event::SignalReceived { .. }
                     | Event::Paused { .. }
                     | Event::Resumed { .. } => {}

@@ -100,6 +100,8 @@ async fn spoil(place: &Place, run: &RunId) {
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     };
     store.append(append).await.unwrap();
     for taken in taken {

@@ -121,8 +121,10 @@ pub(crate) async fn get(allowed: OnRun<ReadRun>, State(server): State<Shared>) -
     let row = server.runs.get(&allowed.permit).await?;
     let open = server.runs.open_now(&allowed.permit, &row).await?;
     let short = server.runs.out_of_budget(&allowed.permit, &row).await?;
+    let calls = server.runs.sandbox_calls(&allowed.permit, &row).await?;
     let run = wire_run::with_open(wire_run::run(row)?, open);
-    Ok(axum::Json(Run { out_of_budget: short.map(|budget| budget.as_str().to_owned()), ..run }))
+    let out_of_budget = short.map(|budget| budget.as_str().to_owned());
+    Ok(axum::Json(Run { out_of_budget, sandbox_models: wire_run::sandbox_models(calls), ..run }))
 }
 
 /// Send a message to a run, or answer its question

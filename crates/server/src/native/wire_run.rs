@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use saggar_api as api;
+use saggar_domain::model::{CallSum, SandboxCalls};
 use saggar_domain::{AgentSandbox, HostUser, RunState, Timeout};
 use saggar_engine::{
     AgentIdentity, AgentSpec, Body, Budget, CORRECTIONS_DEFAULT, Class, ContextLimit, Decision, Event, Fallbacks,
@@ -297,12 +298,21 @@ pub(crate) fn run(row: RunRow) -> Result<api::Run, Refusal> {
         parked: None,
         out_of_budget: None,
         open_steps: Vec::new(),
+        sandbox_models: Vec::new(),
         sandbox_id: row.sandbox,
         files,
         began_with: row.began_with.map(|began| api::RunBeganWith { run_id: began.from, snapshot_id: began.snapshot }),
         outcome,
         blocked: row.block.map(|block| api::RunBlock { kind: block.kind.as_str().to_owned(), reason: block.reason }),
     })
+}
+
+pub(crate) fn sandbox_models(calls: SandboxCalls) -> Vec<api::RunSandboxModel> {
+    let model = |(model, sum): (String, CallSum)| {
+        let CallSum { calls, estimated, input, cached, written, output, reasoning, micros } = sum;
+        api::RunSandboxModel { model, calls, estimated, input, cached, written, output, reasoning, micros }
+    };
+    calls.models.into_iter().map(model).collect()
 }
 
 fn files_of_run(files: RunFiles) -> api::RunFiles {

@@ -3,6 +3,7 @@
 //! reported exactly if it has ended.
 
 use rusqlite::Connection;
+use saggar_domain::model::CallAmount;
 use saggar_domain::{RunId, RunState, SandboxId, Timestamp};
 
 use super::blob;
@@ -12,6 +13,7 @@ use super::sum;
 use crate::column;
 use crate::error::Error;
 use crate::json_text::JsonText;
+use crate::sandbox_call::{self, LeftForSandboxes};
 use crate::store::Store;
 use crate::writer::Durability;
 
@@ -19,11 +21,11 @@ const FENCE: &str = "SELECT epoch, head FROM run WHERE id = ?1";
 /// Advances the run if the writer holds it, knows its head, and the run isn't over. The effect of letters comes later.
 const MOVE: &str = "
     UPDATE run SET head = ?2, state = ?3, updated_at = ?4, wake_at = ?5, outcome_json = ?6, sandbox_id = coalesce(?7, sandbox_id),
-        room_since = ?10
+        room_since = ?10, left_tokens = ?11, left_micros = ?12
     WHERE id = ?1 AND epoch = ?8 AND head = ?9 AND state <> 'finished'";
 /// The same for a run whose state doesn't change, which is nearly every append: no indexed column is touched.
 const STEP: &str = "
-    UPDATE run SET head = ?2, updated_at = ?3
+    UPDATE run SET head = ?2, updated_at = ?3, left_tokens = ?6, left_micros = ?7
     WHERE id = ?1 AND epoch = ?4 AND head = ?5 AND state = 'running' AND wake_at <= ?3 AND room_since IS NULL";
 const SET_FILES: &str = "UPDATE run SET files_json = ?2 WHERE id = ?1";
 /// The sandbox of a run that was rolled back is of another generation.
@@ -61,6 +63,19 @@ pub struct Append {
     pub files: Option<JsonText>,
     /// The generation of a run that was rolled back. It has no sandbox then.
     pub generation: Option<u32>,
+    /// What the run's budget leaves for calls of models by programs in its sandboxes.
+    pub left: LeftForSandboxes,
+    /// Refuses entries that were decided before another such call began, where that matters.
+    pub known_calls: Option<KnownCalls>,
+}
+
+/// What calls of models by programs in the run's sandboxes had come to when entries were decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownCalls {
+    /// At most.
+    pub amount: CallAmount,
+    /// Whether more is all right as long as it fits what the run leaves.
+    pub may_grow: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -92,6 +107,9 @@ pub enum Appended {
     Moved {
         head: u64,
     },
+    /// Programs in the run's sandboxes have called models meanwhile, and these entries don't fit beside them: nothing was
+    /// written.
+    Overtaken,
     /// The run is over: nothing was written.
     Finished,
     Absent,
@@ -108,6 +126,11 @@ impl Store {
 
 fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appended, Error> {
     let (id, summary) = (append.run.as_str(), &append.summary);
+    if let Some(known) = append.known_calls
+        && is_overtaken(connection, append, known)?
+    {
+        return Ok(Appended::Overtaken);
+    }
     let seq = append.head + append.entries.len() as u64;
     let goes_on = go_on(connection, append, seq)?;
     if !goes_on && !change(connection, append, seq)? {
@@ -143,6 +166,24 @@ fn apply(connection: &Connection, append: &Append, sums: &[i64]) -> Result<Appen
     Ok(Appended::Done { head: seq })
 }
 
+/// Whether calls have begun that these entries don't allow for. An append that was made before, and whose answer was lost, is none.
+fn is_overtaken(connection: &Connection, append: &Append, known: KnownCalls) -> Result<bool, Error> {
+    let is_next = fence(connection, append)?.is_some_and(|fence| fence == (append.epoch, append.head));
+    if !is_next {
+        return Ok(false);
+    }
+    let now = sandbox_call::read(connection, &append.run)?.at_most();
+    let has_grown = now.tokens > known.amount.tokens || now.micros > known.amount.micros;
+    Ok(has_grown && (!known.may_grow || append.left.is_exceeded_by(now)))
+}
+
+/// The run's epoch and head.
+fn fence(connection: &Connection, append: &Append) -> Result<Option<(u64, u64)>, Error> {
+    column::one(connection, FENCE, [append.run.as_str()], |row| {
+        Ok((column::number(row, "epoch")?, column::number(row, "head")?))
+    })
+}
+
 /// Advances a run that was running and still is. It is due already, by a time in the past, and stays so.
 fn go_on(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Error> {
     let summary = &append.summary;
@@ -155,6 +196,8 @@ fn go_on(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Err
         column::millis(summary.at),
         column::count(append.epoch),
         column::count(append.head),
+        append.left.tokens.map(column::count),
+        append.left.micros.map(column::count),
     );
     Ok(column::execute(connection, STEP, params)? > 0)
 }
@@ -172,16 +215,15 @@ fn change(connection: &Connection, append: &Append, seq: u64) -> Result<bool, Er
         column::count(append.epoch),
         column::count(append.head),
         summary.room_since.map(column::millis),
+        append.left.tokens.map(column::count),
+        append.left.micros.map(column::count),
     );
     Ok(column::execute(connection, MOVE, params)? > 0)
 }
 
 /// Why a run was not advanced.
 fn why_not(connection: &Connection, append: &Append) -> Result<Appended, Error> {
-    let id = append.run.as_str();
-    let found =
-        column::one(connection, FENCE, [id], |row| Ok((column::number(row, "epoch")?, column::number(row, "head")?)))?;
-    Ok(match found {
+    Ok(match fence(connection, append)? {
         None => Appended::Absent,
         Some((epoch, _)) if epoch != append.epoch => Appended::Fenced { epoch },
         Some((_, head)) if head != append.head => Appended::Moved { head },

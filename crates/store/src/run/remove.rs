@@ -14,6 +14,7 @@ use crate::column;
 use crate::error::Error;
 use crate::meta;
 use crate::sandbox::IDEMPOTENCY_RETENTION;
+use crate::sandbox_call;
 use crate::store::Store;
 use crate::writer::Durability;
 
@@ -139,6 +140,7 @@ pub(crate) fn forget(
             }
             blob::let_go(connection, &id, now)?;
             column::execute(connection, FORGET_LETTERS, [id.as_str()])?;
+            sandbox_call::forget(connection, &id)?;
             room -= column::rows(column::execute(connection, FORGET_RUN, [id.as_str()])?);
             runs += 1;
             if room == 0 {

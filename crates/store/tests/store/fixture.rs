@@ -172,5 +172,7 @@ pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str], state: RunSt
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     }
 }

@@ -74,6 +74,8 @@ async fn take(store: &Store, run: &RunId, entries: &[String], children: Vec<NewR
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     }
 }
 

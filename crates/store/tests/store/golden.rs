@@ -1,7 +1,7 @@
 //! Stores of older versions: each opens, reads back complete, and has the schema of a new one.
 //!
 //! `tests/golden/v1.sql` and `v3.sql` are dumps of stores that versions 1 and 3 wrote, with a row of each kind. Each of
-//! `v4.sql` to `v12.sql` is the dump before it with one migration applied and rows added that use what it introduced.
+//! `v4.sql` to `v13.sql` is the dump before it with one migration applied and rows added that use what it introduced.
 //! They are never edited. A new version of the schema adds its own dump: run `part_that_writes_the_golden_store` with
 //! SAGGAR_STORE_GOLDEN set to a new directory, dump its `saggar.db` with `sqlite3 … .dump`, and add the two pragmas
 //! that a dump leaves out.
@@ -16,7 +16,7 @@ use saggar_domain::{
 use saggar_store::{
     Append, BlobHash, Block, BlockKind, Exec, ExecOutput, ExecProgress, HandedOn, Holder, Idempotency, IdempotencyKey,
     Insertion, JsonText, Lease, Life, NewLetter, NewRun, NewSandbox, PageLimit, RequestHash, ReuseKey, Sandbox, Scope,
-    Sealed, SealedSecret, SealingKeyId, SecretRow, StartedExec, Store, Summary, Tail, Taken, Taking,
+    Sealed, SealedSecret, SealingKeyId, SecretRow, SetAside, StartedExec, Store, Summary, Tail, Taken, Taking, TooMuch,
 };
 
 use crate::fixture::{NOW, Scratch, ending, event, exec, exec_end, insert, sandbox, sandbox_with, store_with_project};
@@ -26,8 +26,9 @@ const V3: &str = include_str!("../golden/v3.sql");
 const V10: &str = include_str!("../golden/v10.sql");
 const V11: &str = include_str!("../golden/v11.sql");
 const V12: &str = include_str!("../golden/v12.sql");
+const V13: &str = include_str!("../golden/v13.sql");
 /// By version.
-pub const DUMPS: [(u32, &str); 11] = [
+pub const DUMPS: [(u32, &str); 12] = [
     (1, V1),
     (3, V3),
     (4, include_str!("../golden/v4.sql")),
@@ -39,6 +40,7 @@ pub const DUMPS: [(u32, &str); 11] = [
     (10, V10),
     (11, V11),
     (12, V12),
+    (13, V13),
 ];
 
 pub fn from_dump(dump: &str) -> Scratch {
@@ -138,6 +140,28 @@ async fn what_happens_at_the_deadline_reads_back_and_was_a_pause_before() {
         let found = store.sandbox_of_any(SandboxId::from_random([id; 16])).await.unwrap().expect("it has a row");
         assert_eq!(found.asked.lifetime.on_deadline, expected);
     }
+}
+
+#[tokio::test]
+async fn calls_in_sandboxes_that_version_13_wrote_read_back_whole() {
+    let scratch = from_dump(V13);
+    let store = scratch.open();
+    let calls = store.sandbox_calls(parent_run()).await.unwrap();
+    let amounts = (calls.models["cheap"].calls, calls.settled().tokens, calls.under_way.tokens, calls.under_way.micros);
+    assert_eq!(amounts, (2, 340, 120, 7));
+    assert_eq!(store.bill_lost_sandbox_calls().await, Ok(1));
+    assert_eq!(store.sandbox_calls(parent_run()).await.unwrap().at_most(), calls.at_most());
+}
+
+#[tokio::test]
+async fn a_run_that_version_12_left_leaves_its_sandboxes_nothing_until_its_worker_says_otherwise() {
+    let scratch = from_dump(V12);
+    let store = scratch.open();
+    let one = crate::sandbox_calls::call("one", &parent_run(), 1);
+    let refused = TooMuch::Tokens { left: 0, wanted: 1 };
+    assert_eq!(store.set_aside(one).await, Ok(SetAside::RunExhausted(refused)));
+    let row = store.run_of_any(parent_run()).await.unwrap().unwrap();
+    assert!(row.wake_at.is_some_and(|at| at <= NOW), "its worker is due: {row:?}");
 }
 
 #[tokio::test]
@@ -363,6 +387,8 @@ async fn write_runs(store: &Store) {
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     };
     store.append(append).await.unwrap();
     let body = JsonText::parse(r#"{"v":1,"tell":"pause"}"#).unwrap();

@@ -17,6 +17,7 @@ mod opening;
 mod restored;
 mod reuse;
 mod runs;
+mod sandbox_calls;
 mod sandboxes;
 mod secrets;
 mod spending;

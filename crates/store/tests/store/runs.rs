@@ -73,6 +73,8 @@ pub fn append(run: &RunId, epoch: u64, head: u64, entries: &[&str]) -> Append {
         letters: Vec::new(),
         files: None,
         generation: None,
+        left: Default::default(),
+        known_calls: None,
     }
 }
 
