@@ -75,8 +75,8 @@ test-e2b: setup-test ## run E2B's unmodified clients against a real server
 	@cargo build --locked --package saggar
 	@tests/e2b/run.sh "$(SAGGAR_DEBUG)" $(CLIENTS)
 
-# CLIENTS=python or node runs only that language.
-test-models: setup-test ## run OpenAI's and Anthropic's unmodified clients against a server and a provider stand-in
+# CLIENTS=python, node or gemini runs only that one.
+test-models: setup-test ## run OpenAI's, Anthropic's and Google's unmodified clients against a server and a provider stand-in
 	@cargo build --locked --package saggar
 	@tests/models/run.sh "$(SAGGAR_DEBUG)" $(CLIENT_FLAGS) $(CLIENTS)
 

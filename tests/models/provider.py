@@ -1,4 +1,4 @@
-"""A provider stand-in that speaks the real wires on loopback: chat completions, responses, messages. The name of the model says what it does."""
+"""A provider stand-in that speaks the real wires on loopback: chat completions, responses, messages, generateContent. The name of the model says what it does."""
 
 import http.server
 import json
@@ -40,6 +40,35 @@ def anthropic_events(text, call):
     yield "message_stop", {}
 
 
+def gemini_chunks(model, has_tools, has_result):
+    """What generateContent says, in pieces: a thought, then text, then a signed call if there are tools to call."""
+    def chunk(parts, reason=None, output=None):
+        candidate = {"content": {"role": "model", "parts": parts}, "index": 0}
+        if reason:
+            candidate["finishReason"] = reason
+        usage = {"promptTokenCount": 1000, "cachedContentTokenCount": 500, "totalTokenCount": 1000}
+        if output:
+            usage |= {"candidatesTokenCount": output, "thoughtsTokenCount": 12, "totalTokenCount": 1012 + output}
+        return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": model, "responseId": "r1"}
+    if model == "blocked":
+        yield {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {"promptTokenCount": 1000, "totalTokenCount": 1000}, "modelVersion": model}
+        return
+    if model == "unsafe":
+        yield chunk([{"text": "I "}])
+        yield chunk([], "SAFETY", 1)
+        return
+    yield chunk([{"text": "I think. ", "thought": True}])
+    yield chunk([{"text": "Hello "}])
+    yield chunk([{"text": "there "}])
+    if has_tools and not has_result:
+        yield chunk([{"functionCall": {"name": "look", "args": {"where": "here"}}, "thoughtSignature": "U0lH"}])
+    yield chunk([{"text": ""}], "STOP", 20)
+
+
+def gemini_error(status, name, message):
+    return status, {"error": {"code": status, "message": message, "status": name}}
+
+
 class Provider(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -58,6 +87,8 @@ class Provider(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if ":" in self.path:
+            return self.gemini(body)
         model = body["model"]
         if model == "rate-limited":
             return self.answer(429, {"error": {"message": "slow down", "type": "rate_limit_error"}}, [("retry-after", "30")])
@@ -103,6 +134,42 @@ class Provider(http.server.BaseHTTPRequestHandler):
                     pass
                 return
             self.wfile.write(event.encode())
+            self.wfile.flush()
+
+
+    def gemini(self, body):
+        path, _, query = self.path.partition("?")
+        model, _, method = path.rpartition("/models/")[2].partition(":")
+        if not self.headers.get("x-goog-api-key"):
+            return self.answer(*gemini_error(403, "PERMISSION_DENIED", "Method doesn't allow unregistered callers"))
+        if model == "rate-limited":
+            return self.answer(*gemini_error(429, "RESOURCE_EXHAUSTED", "slow down"))
+        if model == "overloaded":
+            return self.answer(*gemini_error(503, "UNAVAILABLE", "busy"))
+        if model == "picky":
+            return self.answer(*gemini_error(400, "INVALID_ARGUMENT", "the schema is wrong"))
+        parts = [part for content in body["contents"] for part in content["parts"]]
+        calls = [part for part in parts if "functionCall" in part]
+        # As the provider does: a call goes back with the signature that it came with.
+        if any(call.get("thoughtSignature") != "U0lH" for call in calls):
+            return self.answer(*gemini_error(400, "INVALID_ARGUMENT", "Function call is missing a thought_signature in functionCall parts"))
+        chunks = list(gemini_chunks(model, bool(body.get("tools")), any("functionResponse" in part for part in parts)))
+        if method == "generateContent":
+            parts = [part for chunk in chunks for part in (chunk.get("candidates") or [{}])[0].get("content", {}).get("parts", [])]
+            whole = chunks[-1]
+            if whole.get("candidates"):
+                whole["candidates"][0]["content"]["parts"] = parts
+            return self.answer(200, whole)
+        assert (method, query) == ("streamGenerateContent", "alt=sse"), self.path
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.send_header("connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for number, chunk in enumerate(chunks):
+            if model == "torn" and number == 2:
+                return
+            self.wfile.write(f"data: {json.dumps(chunk)}\r\n\r\n".encode())
             self.wfile.flush()
 
 

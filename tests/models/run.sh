@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the unmodified clients of OpenAI and Anthropic against a real server and a provider stand-in: run.sh SAGGAR [--smoke] [python|node]…
+# Runs the unmodified clients of OpenAI, Anthropic and Google against a real server and a provider stand-in: run.sh SAGGAR [--smoke] [python|node|gemini]…
 #
 # Each language has its own environment below the build directory, created once from pinned versions. A missing tool is a failure, never
 # a reason to skip.
@@ -12,24 +12,25 @@ source "$ROOT/scripts/environments.sh"
 readonly NODE_NEEDED=20.0.0
 readonly PATIENCE=600
 
-export SAGGAR=${1:?usage: run.sh SAGGAR [--smoke] [python|node]…}
+export SAGGAR=${1:?usage: run.sh SAGGAR [--smoke] [python|node|gemini]…}
 [[ -x $SAGGAR ]] || { echo "error: $SAGGAR is not a program" >&2; echo "  help: make build" >&2; exit 1; }
 SAGGAR=$(realpath "$SAGGAR")
 shift
 export MODELS_SMOKE=
 [[ ${1:-} == --smoke ]] && { export MODELS_SMOKE=1; shift; }
 export PYTHONDONTWRITEBYTECODE=1
-unset "${!OPENAI_@}" "${!ANTHROPIC_@}"
+unset "${!OPENAI_@}" "${!ANTHROPIC_@}" "${!GOOGLE_@}" "${!GEMINI_@}"
 
 main() {
     local client
     python_environment "$PLACE/python" "$HERE/requirements.txt" "openai and anthropic (Python)"
-    for client in "${@:-python node}"; do
+    for client in "${@:-python node gemini}"; do
         for client in $client; do
             case $client in
             python) python_client ;;
             node) node_client ;;
-            *) fail "no such client: $client" "use python or node" ;;
+            gemini) gemini_client ;;
+            *) fail "no such client: $client" "use python, node or gemini" ;;
             esac
         done
     done
@@ -48,6 +49,13 @@ node_client() {
     cp "$HERE/models.test.mjs" "$place/"
     echo "==> openai and @anthropic-ai/sdk (Node $(node --version))"
     (cd "$place" && timeout "$PATIENCE" "$PLACE/python/bin/python" "$HERE/serve.py" node --test --test-concurrency=1 models.test.mjs)
+}
+
+# The gateway speaks Gemini's wire to providers only. Their client says whether the stand-in does.
+gemini_client() {
+    python_environment "$PLACE/gemini" "$HERE/gemini.txt" "google-genai"
+    echo "==> google-genai (Python)"
+    (cd "$HERE" && timeout "$PATIENCE" "$PLACE/gemini/bin/python" serve.py "$PLACE/gemini/bin/python" test_gemini.py)
 }
 
 main "$@"
