@@ -60,8 +60,8 @@ pub use page::{Page, PageLimit};
 pub use project::{PROJECTS_MAX, Project};
 pub use run::{
     Append, Appended, BLOB_BYTES_MAX, BlobHash, Blobs, Block, BlockKind, Claimed, FilesOfRun, Fork, ForkError,
-    HandedOn, Holder, InboxError, JOURNAL_PAGE, JournalEntry, KnownCalls, LEASE_MAX, Lease, Letter, LetterRoom, NewLetter, NewRun,
-    Now, Removal, ReuseNeed, RunInsertion, RunQuery, RunRow, Summary, Taken, Taking,
+    HandedOn, Holder, InboxError, JOURNAL_PAGE, JournalEntry, KnownCalls, LEASE_MAX, Lease, Letter, LetterRoom,
+    NewLetter, NewRun, Now, Removal, ReuseNeed, RunInsertion, RunQuery, RunRow, Summary, Taken, Taking,
 };
 pub use sandbox::{
     Change, Changed, Ending, IDEMPOTENCY_RETENTION, Idempotency, IdempotencyKey, Insertion, LastWords, Life, Lifetime,
