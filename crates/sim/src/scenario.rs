@@ -257,7 +257,7 @@ impl Simulation {
             _ if self.scenario.goes_back && self.world.chance(|chance| chance.per_mille(600)) => {
                 let last = self.memory.events(&run, |events| Run::from_events(events)).last_step();
                 let step = self.world.chance(|chance| chance.below(last + 1));
-                Instruction::RollBack { step, message: None }
+                Instruction::RollBack { step, generation: None, message: None }
             }
             _ => Instruction::Signal { name: "note".to_owned(), body: Body::text("by the way"), question: None },
         };
