@@ -3,12 +3,15 @@
 //! service that records every call.
 
 mod http;
+mod model_standin;
 mod runs;
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use http::{PATIENCE, Server, command, eventually, pause_for};
+use model_standin::serving::{agent, server_with};
+use model_standin::{Standin, Turn};
 use runs::ledger::{Ledger, result};
 use runs::rounds::{Dice, check_end, rounds};
 use runs::{
@@ -36,6 +39,7 @@ impl Worker {
     fn start(server: &Server, ledger: &Ledger, flags: &[&str]) -> Self {
         let mut command = command(&["worker", "--pool-max", "0", "--log", "warn", "--http-allowed", &ledger.url]);
         command.arg("--data-dir").arg(server.data()).args(flags).stdout(Stdio::null());
+        command.env("SAGGAR_SECRETS_KEY_FILE", server.key_file());
         Self(command.spawn().expect("the binary was built"))
     }
 
@@ -278,5 +282,41 @@ fn a_worker_goes_by_the_settings_of_the_server_and_by_nothing_else() {
         until_completed(&server, &run);
         results(&server, &run)[0].starts_with("done")
     });
+    assert_eq!(worker.stop(), Some(0));
+}
+
+#[test]
+fn followers_at_the_server_see_what_a_model_says_in_a_run_of_a_worker_also_after_either_was_killed() {
+    let said = "This takes a while, and everybody sees it coming.";
+    let ledger = Ledger::start();
+    let standin = Standin::of(vec![Turn::says(said)]);
+    let mut server = server_with(&standin, "", &["--runs-max", "0", "--http-allowed", &ledger.url]);
+    let mut worker = Worker::start(&server, &ledger, &[]);
+    for round in ["both are new", "the server was killed", "the worker was killed"] {
+        match round {
+            "the server was killed" => {
+                server.kill();
+                server.begin();
+            }
+            "the worker was killed" => {
+                worker.signal(Signal::KILL);
+                worker = Worker::start(&server, &ledger, &[]);
+            }
+            _ => {}
+        }
+        standin.hold(true);
+        let run = begin(&server, &agent("chat", json!({})));
+        standin.until_held(1);
+        let mut live = server.follow("GET", &format!("/api/v1/runs/{run}/journal?live=true"), &[], b"");
+        standin.hold(false);
+        let mut heard = String::new();
+        while let Some(event) = live.next() {
+            if event.name == "said" && event.data["kind"] == "text" {
+                heard += event.data["text"].as_str().expect("a text");
+            }
+        }
+        assert!(!heard.is_empty() && said.ends_with(&heard), "{round}: {heard:?}");
+        until_completed(&server, &run);
+    }
     assert_eq!(worker.stop(), Some(0));
 }

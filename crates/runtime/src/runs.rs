@@ -47,7 +47,7 @@ pub use handle::{NewRun, Runs, check_agent};
 pub use hub::Hub;
 pub use instruction::Instruction;
 pub use journal::Journal;
-pub use live::{Listener, Live, Said, SaidWhat};
+pub use live::{Ear, Listener, Live, Relay, Said, SaidWhat};
 pub use real::{RealEffects, RunSettings, ScriptError};
 pub use roll_back::{DoneCall, RollBack};
 pub use standing::{DoingNow, OpenNow};

@@ -12,7 +12,7 @@ use saggar_http::access::spelling;
 use saggar_http::listen::tls::{Certificate, Tls, TlsError};
 use saggar_http::listen::{Bounds, LocalSocket, LocalSocketError, listen, listen_inside};
 use saggar_http::{Gate, GateSettings};
-use saggar_runtime::runs::{Hub, Runs};
+use saggar_runtime::runs::{Hub, Live, Runs};
 use saggar_runtime::{
     Fault, PoolSize, Sandboxes, Settings, SnapshotLimits, Subject, Upkeep, VolumeLimits, model_gateway,
 };
@@ -121,6 +121,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
     let models = model_gateway(&sandboxes, catalogue);
     let upkeep = Upkeep::start(&sandboxes);
     let hub = Hub::default();
+    let ear = hear_workers(hub.live().clone(), config.data_directory().to_owned());
     let runs = Runs::new(sandboxes.store().clone(), hub.clone()).with_models(models.clone());
     let runs = runs.with_workspaces(sandboxes.settings().workspaces.keys().cloned());
     share(&config, &models_text, sandboxes.store()).await?;
@@ -175,6 +176,7 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         // Programs in sandboxes try again at the next server.
         ((), ()) = futures_util::future::join(serving, inside) => {}
         () = told => {}
+        () = ear => {}
     }
     stop.send_replace(true);
     // It has its own grace period, and another worker continues anything unfinished.
@@ -190,6 +192,15 @@ pub async fn serve(config: Config, program: PathBuf) -> Result<(), ServeError> {
         tracing::warn!("some sandboxes of the pool are left to the next start");
     }
     Ok(())
+}
+
+/// Passes on what models say in runs of workers beside this server. Never returns.
+async fn hear_workers(live: Live, data: PathBuf) {
+    match live.hear_workers(&data) {
+        Ok(ear) => ear.run().await,
+        Err(error) => tracing::warn!(error = %error, "runs of `saggar worker` have no live text"),
+    }
+    std::future::pending().await
 }
 
 pub(crate) fn settings(config: &Config, program: PathBuf) -> Settings {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use saggar_domain::{Code, Problem};
 use saggar_gateway::Gateway;
-use saggar_runtime::runs::{Fixture, Hub, RealEffects, RunSettings, Worker, WorkerSettings};
+use saggar_runtime::runs::{Fixture, Hub, Live, RealEffects, RunSettings, Worker, WorkerSettings};
 use saggar_runtime::{Fault, Sandboxes, model_gateway};
 use saggar_store::{MetaKey, OpenError, Store};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,7 +34,8 @@ pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError
     let models = model_gateway(&sandboxes, models);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
-    let (worker, effects) = worker(&config, &sandboxes, models, Hub::default());
+    let (live, relay) = Live::to_server(config.data_directory());
+    let (worker, effects) = worker(&config, &sandboxes, models, Hub::with_live(live));
     tracing::info!(settings = shared.revision, "working");
     let told = async {
         tokio::select! {
@@ -48,6 +49,7 @@ pub async fn work(mut config: Config, program: PathBuf) -> Result<(), ServeError
     tokio::select! {
         () = worker.run(stopped) => {}
         () = told => {}
+        () = relay.run() => {}
         () = follow(config, shared.revision, &sandboxes, &effects, &worker) => {}
     }
     Ok(())

@@ -30,6 +30,11 @@ pub(super) struct Topic {
 }
 
 impl Hub {
+    /// For a worker beside a server, whose clients hear what models say through this.
+    pub fn with_live(live: Live) -> Self {
+        Self { inner: Arc::new(Inner { live, ..Inner::default() }) }
+    }
+
     /// What models of runs say while they say it.
     pub fn live(&self) -> &Live {
         &self.inner.live

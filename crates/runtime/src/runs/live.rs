@@ -1,27 +1,36 @@
 //! Replies while models write them, for whoever follows a run.
 //!
 //! Shown and forgotten: nothing of it is stored, a follower that is too slow misses some, and a crash loses it without
-//! harm, because the journal has each reply as a whole when it is complete. What isn't followed costs nothing. It reaches
-//! the followers of this process, which is that of the server unless another worker holds the run.
+//! harm, because the journal has each reply as a whole when it is complete. What isn't followed costs nothing. Clients follow runs at
+//! the server; a worker in another process sends it what its models say: see `relay`.
+
+mod relay;
 
 use std::collections::HashMap;
+use std::io;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use saggar_domain::RunId;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::{self, error::RecvError};
+use tokio::sync::mpsc;
+
+pub use relay::{Ear, Relay};
 
 /// Pieces that wait for a slow follower. The oldest make room.
 const PIECES_MAX: usize = 256;
 
 /// A piece of a reply.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Said {
     pub step: u64,
     pub attempt: u32,
     pub what: SaidWhat,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SaidWhat {
     Text(String),
     Reasoning(String),
@@ -33,6 +42,8 @@ pub enum SaidWhat {
 #[derive(Clone, Debug, Default)]
 pub struct Live {
     runs: Arc<Mutex<HashMap<RunId, broadcast::Sender<Said>>>>,
+    /// The way to the server's followers, in another process.
+    server: Option<mpsc::Sender<(RunId, Said)>>,
 }
 
 /// Hears what a run's model says from now on.
@@ -45,6 +56,17 @@ pub struct Listener {
 }
 
 impl Live {
+    /// For a worker beside the server of that data directory. What is said reaches the server's followers while the relay runs.
+    pub fn to_server(data: &Path) -> (Self, Relay) {
+        let (server, pieces) = mpsc::channel(relay::QUEUE_MAX);
+        (Self { server: Some(server), ..Self::default() }, Relay::new(data, pieces))
+    }
+
+    /// For a server: passes on what workers beside it send.
+    pub fn hear_workers(&self, data: &Path) -> io::Result<Ear> {
+        Ear::open(self, data)
+    }
+
     pub fn listen(&self, run: &RunId) -> Listener {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let pieces = runs.entry(run.clone()).or_insert_with(|| broadcast::channel(PIECES_MAX).0).subscribe();
@@ -52,6 +74,11 @@ impl Live {
     }
 
     pub(super) fn say(&self, run: &RunId, said: Said) {
+        if let Some(server) = &self.server {
+            // If too many wait already, this one is lost.
+            let _ = server.try_send((run.clone(), said));
+            return;
+        }
         let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(followers) = runs.get(run) {
             // If the last one has just left, nobody misses it.

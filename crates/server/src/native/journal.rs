@@ -1,6 +1,7 @@
 //! The journal of a run: read, follow, replay, export.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -10,8 +11,8 @@ use saggar_http::Refusal;
 use saggar_http::access::{OnRun, ReadRun};
 use saggar_http::extract::Query;
 use saggar_http::sse::{self, Source};
-use saggar_runtime::Permit;
 use saggar_runtime::runs::{Fixture, Listener, Said};
+use saggar_runtime::{Fault, Permit};
 use saggar_store::JournalEntry;
 
 use super::events::{last_event, wants_stream};
@@ -57,7 +58,14 @@ pub(crate) async fn read(
         let ready = server.runs.journal(&allowed.permit, after).await?.into();
         let is_live = query.live.unwrap_or(false);
         let listener = if is_live { Some(server.runs.listen(&allowed.permit)?) } else { None };
-        let source = Following { server: server.clone(), permit: allowed.permit, after, ready, listener };
+        let source = Following {
+            server: server.clone(),
+            permit: allowed.permit,
+            after,
+            ready,
+            listener,
+            growing: Pending::default(),
+        };
         return Ok(sse::answer(server.gate.clone(), source));
     }
     let page = server.runs.journal(&allowed.permit, after).await?;
@@ -103,19 +111,24 @@ struct Following {
     ready: VecDeque<JournalEntry>,
     /// For what its model says meanwhile.
     listener: Option<Listener>,
+    /// Goes on while pieces of a reply are passed on: each piece would cost a read of the run's row otherwise.
+    growing: Pending<Result<bool, Fault>>,
 }
 
 impl Source for Following {
     async fn next(&mut self) -> Option<ServerSentEvent> {
         while self.ready.is_empty() {
-            let grown = tokio::select! {
-                biased;
-                said = heard(&mut self.listener) => {
+            let grow = || {
+                let (server, permit, after) = (self.server.clone(), self.permit.clone(), self.after);
+                async move { server.runs.next_entry(&permit, after).await }
+            };
+            let grown = match self.growing.or(heard(&mut self.listener), grow).await {
+                Either::First(said) => {
                     // It isn't resumed after it: the last entry is where to go on.
                     let data = serde_json::to_string(&wire::said(said)).unwrap_or_default();
                     return Some(ServerSentEvent { id: String::new(), event: "said".to_owned(), data });
                 }
-                grown = self.server.runs.next_entry(&self.permit, self.after) => grown,
+                Either::Awaited(grown) => grown,
             };
             match grown {
                 Ok(true) => {}
@@ -139,9 +152,70 @@ impl Source for Following {
     }
 }
 
+/// A wait that goes on when something else comes first.
+struct Pending<T>(Option<Pin<Box<dyn Future<Output = T> + Send>>>);
+
+enum Either<F, T> {
+    First(F),
+    Awaited(T),
+}
+
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Pending<T> {
+    /// What comes first. The wait is begun unless an earlier one goes on.
+    async fn or<F, W>(&mut self, first: impl Future<Output = F>, begin: impl FnOnce() -> W) -> Either<F, T>
+    where
+        W: Future<Output = T> + Send + 'static,
+    {
+        let wait = self.0.get_or_insert_with(|| Box::pin(begin()));
+        tokio::select! {
+            biased;
+            first = first => Either::First(first),
+            awaited = wait => {
+                self.0 = None;
+                Either::Awaited(awaited)
+            }
+        }
+    }
+}
+
 async fn heard(listener: &mut Option<Listener>) -> Said {
     match listener {
         Some(listener) => listener.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::{pending, ready};
+
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_is_begun_once_and_goes_on_across_what_comes_first() {
+        let begun = Cell::new(0);
+        let (end, ended) = oneshot::channel::<u8>();
+        let mut ended = Some(ended);
+        let mut begin = || {
+            begun.set(begun.get() + 1);
+            let ended = ended.take();
+            async move { ended.expect("it is begun once").await }
+        };
+        let mut waiting = Pending::default();
+        for _ in 0..3 {
+            assert!(matches!(waiting.or(ready(()), &mut begin).await, Either::First(())));
+        }
+        end.send(7).unwrap();
+        assert!(matches!(waiting.or(pending::<()>(), &mut begin).await, Either::Awaited(Ok(7))));
+        assert_eq!(begun.get(), 1);
     }
 }
