@@ -94,6 +94,10 @@ pub struct Standin {
 struct Inner {
     says: Box<Says>,
     asked: Mutex<Vec<Asked>>,
+    /// The number of requests.
+    times: AtomicUsize,
+    /// Whether only the last request is kept.
+    is_forgetful: AtomicBool,
     /// Whether answers stop after their first event, until this is over or the client leaves.
     is_held: AtomicBool,
     /// Clients that left while they were held.
@@ -115,6 +119,8 @@ impl Standin {
         let inner = Arc::new(Inner {
             says: Box::new(says),
             asked: Mutex::default(),
+            times: AtomicUsize::new(0),
+            is_forgetful: AtomicBool::new(false),
             is_held: AtomicBool::new(false),
             left: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -132,6 +138,16 @@ impl Standin {
 
     pub fn asked(&self) -> Vec<Asked> {
         self.inner.asked.lock().expect("no test panics inside").clone()
+    }
+
+    /// The number of requests so far.
+    pub fn times_asked(&self) -> usize {
+        self.inner.times.load(Ordering::SeqCst)
+    }
+
+    /// From now on, only the last request is kept.
+    pub fn forget(&self) {
+        self.inner.is_forgetful.store(true, Ordering::SeqCst);
     }
 
     /// Stops answers after their first event, or lets them go on.
@@ -190,7 +206,13 @@ impl Inner {
             let Some(asked) = read(&mut reader)? else { return Ok(()) };
             let turn = (self.says)(wires::replies_in(&asked.body), &asked);
             let path = asked.path.clone();
-            self.asked.lock().expect("no test panics inside").push(asked);
+            let mut all = self.asked.lock().expect("no test panics inside");
+            if self.is_forgetful.load(Ordering::SeqCst) {
+                all.clear();
+            }
+            all.push(asked);
+            drop(all);
+            self.times.fetch_add(1, Ordering::SeqCst);
             if turn.is_silent {
                 return self.until_gone(&stream);
             }
