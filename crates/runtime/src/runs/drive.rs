@@ -291,6 +291,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
                 }
             }
         }
+        if !read.is_empty() {
+            pass("letter/read");
+        }
         read.sort_by_key(|(instruction, _)| instruction.is_data());
         let mut consumed = Vec::with_capacity(read.len());
         for (instruction, letter) in read {
@@ -387,6 +390,9 @@ impl<J: Journal, E: Effects> Drive<J, E> {
             // Its programs belong to what was undone. Tried again before the next use of a sandbox.
             let _ = tokio::time::timeout(END_TIMEOUT, driven.session.end_earlier()).await;
             pass("run-back/ended");
+        }
+        if !append.consumed.is_empty() {
+            pass("letter/consumed");
         }
         driven.head = target;
         driven.run.open_steps().iter().for_each(|open| pass_numbered("run/open", open.step));

@@ -14,6 +14,7 @@ use super::family::OWN_LETTERS;
 use super::handle::{NAME_LEN_MAX, Runs, refuse};
 use super::instruction::Instruction;
 use super::standing::Standing;
+use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
 use crate::sandboxes::{now, random};
@@ -128,6 +129,7 @@ impl Runs {
             }
             Err(InboxError::Store(error)) => return Err(error.into()),
         }
+        pass("letter/put");
         if matches!(blocked, Blocked::Lifted) {
             self.lift(&row.id).await?;
         }
