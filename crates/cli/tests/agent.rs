@@ -263,6 +263,32 @@ fn without_a_server_one_is_started_as_this_user_and_used_again() {
     assert!(code == 125 && error.contains("/nowhere"), "{code} {error}");
 }
 
+#[test]
+fn a_command_whose_server_is_killed_says_that_the_run_goes_on_and_how_to_see_it() {
+    let directory = new_directory();
+    let ask = "{ calls = [{ tool = \"ask_human\", arguments = { question = \"Which?\" } }] }, { text = \"Done.\" }";
+    agent(&directory, "[tools]\nask_human = {}", ask);
+    let place = directory.join("data/own-server.json");
+    let pid = || {
+        let own = std::fs::read(&place).ok().and_then(|text| serde_json::from_slice::<Value>(&text).ok());
+        own.and_then(|own| own["pid"].as_i64()).and_then(|pid| i32::try_from(pid).ok())
+    };
+    let mut running = in_directory(&directory, &["agent", "run", "hi"]);
+    let running = running.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("built");
+    let asks = || finish(&mut in_directory(&directory, &["runs", "list", "--state", "asking"])).1.contains("run_");
+    eventually("it asks", || pid().is_some() && asks());
+    kill_process(Pid::from_raw(pid().expect("a server")).expect("a pid"), Signal::KILL).expect("ours");
+    let (code, said, error) = ended(running);
+    let run = said.lines().next().expect("the run").to_owned();
+    assert_eq!(code, 125, "{said}{error}");
+    assert!(error.contains(&format!("{run} is not lost")) && error.contains("saggar runs follow"), "{error}");
+    // As it says: the next run starts the server again.
+    let (code, _, error) = finish(&mut in_directory(&directory, &["agent", "run", "hi", "--detach"]));
+    assert_eq!(code, 0, "{error}");
+    eventually("it still asks", || finish(&mut in_directory(&directory, &["runs", "show", &run])).1.contains("Which?"));
+    kill_process(Pid::from_raw(pid().expect("a server")).expect("a pid"), Signal::TERM).expect("ours");
+}
+
 /// A small repository with a failing test, and a scripted agent that mends it.
 fn repository(directory: &Path) -> PathBuf {
     let repository = directory.join("project");

@@ -192,8 +192,12 @@ impl Watch {
             self.status.draw(&self.sums);
         }
         self.status.clear();
-        if let Ok(ended) = reading.await {
-            ended?;
+        if let Ok(Err(error)) = reading.await {
+            let id = self.run.id();
+            note(&format!(
+                "{id} is not lost: it goes on when its server runs, and saggar runs follow {id} shows the rest"
+            ));
+            return Err(error.into());
         }
         self.ended().await
     }
