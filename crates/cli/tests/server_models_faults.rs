@@ -27,7 +27,7 @@ targets = [{ provider = "hasty", model = "real-chat", prices = { input = "3", ou
 fn hasty(standin: &Standin) -> String {
     let port = standin.port;
     format!(
-        "[providers.hasty]\nkind = \"openai\"\nurl = \"http://127.0.0.1:{port}/v1\"\nkeys = [\"openai\"]\nfirst_byte_timeout = \"2s\"\n{HASTY}"
+        "[providers.hasty]\nkind = \"openai\"\nurl = \"http://127.0.0.1:{port}/v1\"\nkeys = [\"openai\"]\nfirst_byte_timeout = \"4s\"\n{HASTY}"
     )
 }
 
@@ -49,10 +49,10 @@ enum Billed {
     Part,
 }
 
-/// A provider that answers every other request with this.
-fn every_other(wrong: Turn) -> Standin {
+/// A provider that answers the first request with this, and the others as it should.
+fn at_first(wrong: Turn) -> Standin {
     let asked = AtomicUsize::new(0);
-    Standin::saying(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) % 2 {
+    Standin::saying(move |_, _| match asked.fetch_add(1, Ordering::SeqCst) {
         0 => wrong.clone(),
         _ => Turn::says("It is done."),
     })
@@ -75,27 +75,30 @@ fn what_a_provider_does_wrong_once_is_recorded_billed_and_made_good() {
         ("garbage in a stream", Turn::streams(&format!("{BEGUN}data: no\n\n")), "upstream", Billed::Part),
         ("silence", Turn::silent(), "timeout", Billed::Prompt),
     ] {
-        let standin = every_other(wrong);
+        let standin = at_first(wrong);
         let server = server(&standin, &format!("{}[budgets.default]\ndollars = 1\n", hasty(&standin)));
         let run = begin(&server, &agent("hasty", json!({ "budget": { "micros": 900_000 } })));
         let finished = until_completed(&server, &run);
         assert_eq!(finished["outcome"]["answer"]["text"], "It is done.", "{what}");
         let failed = events(&server, &run, "step_failed");
-        assert_eq!(failed.len(), 1, "{what}: {failed:?}");
-        assert_eq!((&failed[0]["failure"]["code"], &failed[0]["attempt"]), (&json!(code), &json!(1)), "{what}");
-        let usage = |field: &str| failed[0]["usage"][field].as_u64().unwrap_or(0);
+        let (first, late) = failed.split_first().unwrap_or_else(|| panic!("{what}: no attempt failed"));
+        assert_eq!((&first["failure"]["code"], &first["attempt"]), (&json!(code), &json!(1)), "{what}");
+        // On a slow machine a good answer may come too late: that attempt is told and billed as any other.
+        assert!(late.iter().all(|attempt| attempt["failure"]["code"] == "timeout"), "{what}: {failed:?}");
+        let usage = |field: &str| first["usage"][field].as_u64().unwrap_or(0);
         let (tokens, micros) = (usage("tokens"), usage("micros"));
+        let bill = GOOD + failed.iter().filter_map(|attempt| attempt["usage"]["micros"].as_u64()).sum::<u64>();
         // A prompt costs $3 a million; the text adds five tokens at $15.
         match billed {
             Billed::Nothing => assert_eq!((tokens, micros), (0, 0), "{what}"),
             Billed::Prompt => assert!(tokens > 20 && micros == 3 * tokens, "{what}: {tokens} {micros}"),
             Billed::Part => assert!(tokens > 20 && micros == 3 * (tokens - 5) + 75, "{what}: {tokens} {micros}"),
         }
-        assert_eq!(standin.asked().len(), 2, "{what}");
+        assert_eq!(standin.asked().len(), failed.len() + 1, "{what}");
         // The run, the project and the provider agree, and nothing stays set aside.
-        assert_eq!((recorded(&server, &run), spent(&server)), (micros + GOOD, micros + GOOD), "{what}");
+        assert_eq!((recorded(&server, &run), spent(&server)), (bill, bill), "{what}");
         assert_eq!(spending(&server)["set_aside_micros"], 0, "{what}");
-        let estimated = u64::from(billed != Billed::Nothing);
+        let estimated = usize::from(billed != Billed::Nothing) + late.len();
         assert_eq!(spending(&server)["routes"]["hasty"]["estimated"], estimated, "{what}");
         let replay = server.get(&format!("/api/v1/runs/{run}/replay")).expect(200);
         assert_eq!(replay["divergence"], Value::Null, "{what}: {replay}");
