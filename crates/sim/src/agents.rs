@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use saggar_domain::model::ModelAccess;
 use saggar_domain::{AgentSandbox, NetworkMode};
 use saggar_engine::{
-    AgentSpec, Body, Budget, Class, ModelRef, ModelReply, RetryPolicy, SnapshotRules, ToolCall, ToolSpec,
+    AgentSpec, Body, Budget, Class, ContextLimit, ModelRef, ModelReply, RetryPolicy, SnapshotRules, ToolCall, ToolSpec,
 };
 
 use crate::chance::Chance;
@@ -80,8 +80,7 @@ fn spec(name: &str, seed: u64, budget: Budget) -> AgentSpec {
         repeats_max: 1000,
         corrections_max: saggar_engine::CORRECTIONS_DEFAULT,
         output: None,
-        // Summaries come sooner or later by when people send messages, which would give later steps other numbers.
-        context: None,
+        context: context(seed),
         open_max: OPEN_MAX,
         on: Default::default(),
         snapshots: snapshots(seed),
@@ -100,6 +99,13 @@ fn snapshots(seed: u64) -> SnapshotRules {
         before: if chance.per_mille(500) { [Class::Once].into() } else { Default::default() },
         at_end: chance.per_mille(500),
     }
+}
+
+/// Most agents sum up, some of them several times in their few turns.
+fn context(seed: u64) -> Option<ContextLimit> {
+    let mut chance = Chance::new(seed ^ 0xc0_47e7);
+    let tokens_max = 100 + chance.below(400);
+    chance.per_mille(700).then_some(ContextLimit { tokens_max, keep_tokens: tokens_max / 4 })
 }
 
 /// The model's reply after this many replies. Some are too long for a journal.

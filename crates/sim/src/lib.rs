@@ -12,6 +12,7 @@
 
 mod agents;
 mod chance;
+mod ends;
 mod family;
 mod faults;
 mod files;

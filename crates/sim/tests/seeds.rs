@@ -46,14 +46,16 @@ fn seeds() -> u64 {
 /// Every run ends and nothing is done twice, whatever the faults.
 fn check_seeds(first: u64) {
     let seeds = seeds();
-    let (mut children, mut amid_several, mut snapshots) = (0, 0, 0);
+    let (mut children, mut amid_several, mut snapshots, mut summaries) = (0, 0, 0, 0);
     for seed in first..first + seeds {
         let outcome = check(rough(seed), &peaceful(rough(seed)));
         children += outcome.children;
         amid_several += outcome.taken_over_amid_several;
         snapshots += outcome.snapshots;
+        summaries += outcome.summaries;
     }
     assert!(snapshots as u64 > 4 * seeds, "there are snapshots: {snapshots}");
+    assert!(summaries as u64 > 4 * seeds, "there are summaries: {summaries}");
     assert!(children as u64 > seeds, "there are children: {children}");
     assert!(amid_several as u64 > seeds, "workers are lost while several steps are open: {amid_several} times");
 }
