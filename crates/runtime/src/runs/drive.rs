@@ -8,6 +8,9 @@
 //! dropped, including the effects in progress, and the next holder starts from the journal. Cancelling it at any await
 //! loses nothing but time.
 
+mod begin;
+mod commit;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
@@ -15,23 +18,21 @@ use std::time::Duration;
 
 use saggar_domain::RunState;
 use saggar_engine as engine;
-use saggar_engine::{Attempt, Effect, Entry, Event, Input, Rejected, Report, RetryPolicy, Run, RunFiles, RunStatus};
-use saggar_store::{Append, Appended, BlobHash, Claimed, JsonText, Summary};
+use saggar_engine::{Input, Rejected, RetryPolicy, Run, RunFiles, RunStatus};
+use saggar_store::{BlobHash, Claimed};
 use tokio::time::sleep;
 
-use super::bodies::{fetch, shelve_report};
 use super::damage::{Unread, decoded};
-use super::effects::{About, Effects, Over, Session, Task, Work};
+use super::effects::{About, Effects, Over, Session};
 use super::family::Batch;
 use super::hub::{Hub, Topic};
 use super::instruction::Instruction;
 use super::journal::Journal;
 use super::lease::Belief;
-use super::request::{fetched, request_of, summary_request_of};
-use super::sandbox_calls::{known_calls, left_for_sandboxes};
 use super::stored_agent::read_entry;
-use super::under_way::{Doing, Reporting, UnderWay};
-use crate::fail_point::{pass, pass_numbered};
+use super::under_way::UnderWay;
+use crate::fail_point::pass;
+use commit::Committed;
 
 /// A shorter wait is spent here: releasing a run and claiming it again costs more.
 const SAT_OUT: Duration = Duration::from_secs(2);
@@ -41,12 +42,6 @@ const SLEPT_OVER: Duration = Duration::from_secs(30);
 const CLOCK_CHECK: Duration = Duration::from_secs(1);
 /// How often a run that waits for calls of models in its sandboxes looks whether they have ended.
 const SANDBOX_CALLS_CHECK: Duration = Duration::from_millis(50);
-/// Time limit of a model call.
-const MODEL_TIMEOUT: Duration = Duration::from_secs(10 * 60);
-/// Time limit of a snapshot: longer than a sandbox is kept still for one.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(2 * 60);
-/// Extra time of an effect before it is abandoned here: it has its own time limit, and its own way to end.
-const TIMEOUT_GRACE: Duration = Duration::from_secs(10);
 /// Retries of a failing store. The end of the lease ends them.
 pub(super) const STORE_RETRY: RetryPolicy = RetryPolicy { attempts_max: u32::MAX, first_ms: 20, most_ms: 500 };
 /// Retries of releasing a run's resources. After that, their own deadline ends them.
@@ -311,103 +306,6 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         Ok(consumed)
     }
 
-    /// Makes events durable. After `Err`, memory is ahead of the journal: the caller must drop it.
-    async fn commit(
-        &self,
-        driven: &mut Driven<E::Session>,
-        Batch { events, children, letters, agents }: Batch,
-        consumed: Vec<i64>,
-        tries: u32,
-    ) -> Result<Committed, Stopped> {
-        for agent in agents {
-            // Children of the same agent share it: it is stored once, before the first entry that names it.
-            if driven.agents.insert(BlobHash::of(&agent)) {
-                self.until_done(|| self.journal.put_blob(agent.clone())).await;
-            }
-        }
-        let target = driven.head + events.len() as u64;
-        let is_rolled_back = events.iter().any(|event| matches!(event, Event::RolledBack { .. }));
-        let generation = is_rolled_back.then(|| driven.run.generation());
-        let known_calls = known_calls(&driven.run, &events, tries);
-        let before = (Arc::clone(&driven.session), driven.recorded.clone());
-        if is_rolled_back {
-            // The sandbox is of another generation, and no longer the run's.
-            let earlier = driven.session.sandbox().or(driven.recorded.take());
-            driven.session = self.session(&driven.run, None, earlier);
-        }
-        let entries = (driven.head + 1..).zip(events).map(|(seq, event)| Entry::new(seq, event).encode()).collect();
-        let summary = self.summary(driven);
-        let sandbox = summary.sandbox.clone();
-        let files = Some(driven.run.files()).filter(|files| **files != driven.files);
-        let append = Append {
-            run: self.claimed.run.id.clone(),
-            epoch: self.claimed.epoch,
-            head: driven.head,
-            entries,
-            summary,
-            consumed,
-            seen: driven.seen,
-            children,
-            letters,
-            files: files.and_then(JsonText::of),
-            generation,
-            left: left_for_sandboxes(&driven.run),
-            known_calls,
-        };
-        let mut failures = 0;
-        loop {
-            match self.journal.append(append.clone()).await {
-                Ok(Appended::Done { head }) => {
-                    debug_assert_eq!(head, target);
-                    break;
-                }
-                // Only the holder appends, so an unexpected head is the result of our own attempt that seemed to
-                // fail.
-                Ok(Appended::Moved { head }) if failures > 0 && head == target => break,
-                Ok(Appended::Overtaken) => {
-                    (driven.session, driven.recorded) = before;
-                    return Ok(Committed::Overtaken);
-                }
-                Ok(Appended::Fenced { .. } | Appended::Finished | Appended::Absent) => return Err(Stopped::Lost),
-                Ok(Appended::Moved { head }) => {
-                    tracing::error!(run_id = %append.run, head, expected = append.head, "unexpected head of a journal");
-                    return Err(Stopped::Lost);
-                }
-                // A blob that an entry names isn't stored, so a retry can't help. The run waits for a human.
-                Err(error @ saggar_store::Error::Missing { .. }) => {
-                    let damaged = Unread::Damaged(error.to_string());
-                    return Err(self.unread(damaged).await.unwrap_or_else(|stopped| stopped));
-                }
-                Err(error) => {
-                    tracing::warn!(run_id = %append.run, error = %error, "appending to a journal failed");
-                    failures += 1;
-                    self.wait_by(&STORE_RETRY, failures).await;
-                }
-            }
-        }
-        if is_rolled_back {
-            pass("run-back/recorded");
-            // Its programs belong to what was undone. Tried again before the next use of a sandbox.
-            let _ = tokio::time::timeout(END_TIMEOUT, driven.session.end_earlier()).await;
-            pass("run-back/ended");
-        }
-        if !append.consumed.is_empty() {
-            pass("letter/consumed");
-        }
-        driven.head = target;
-        driven.run.open_steps().iter().for_each(|open| pass_numbered("run/open", open.step));
-        driven.files.clone_from(driven.run.files());
-        if sandbox.is_some() {
-            driven.recorded = sandbox;
-        }
-        self.hub.grown(&self.claimed.run.id);
-        if !append.children.is_empty() {
-            self.hub.wake();
-        }
-        append.letters.iter().for_each(|letter| self.hub.letter(&letter.run));
-        Ok(Committed::Done)
-    }
-
     /// The run is over: releases its resources, after which no worker looks at it again.
     async fn finish(&self, driven: &Driven<E::Session>) -> Stopped {
         pass("run/finished");
@@ -436,133 +334,6 @@ impl<J: Journal, E: Effects> Drive<J, E> {
         }
         self.until_done(|| self.journal.let_go(run.id.clone(), epoch)).await;
         Stopped::Finished
-    }
-
-    fn summary(&self, driven: &Driven<E::Session>) -> Summary {
-        let now = self.effects.now();
-        let run = &driven.run;
-        let state = match run.status() {
-            RunStatus::Unborn | RunStatus::Queued => RunState::Queued,
-            RunStatus::Running => RunState::Running,
-            RunStatus::Waiting { .. } | RunStatus::Delegating { .. } => RunState::Waiting,
-            RunStatus::Asking => RunState::Asking,
-            RunStatus::Parked { .. } | RunStatus::OutOfBudget { .. } => RunState::Parked,
-            RunStatus::Paused => RunState::Paused,
-            RunStatus::Finished => RunState::Finished,
-        };
-        let wake_at = match state {
-            // Until its resources are released.
-            RunState::Finished => driven.session.may_hold().then_some(now),
-            // Any worker that finds it without a holder continues at once.
-            RunState::Queued | RunState::Running => Some(now),
-            _ if run.pending().next().is_some() => Some(now),
-            RunState::Waiting | RunState::Asking | RunState::Parked | RunState::Paused => run.next_deadline(),
-        };
-        let sandbox = driven.session.sandbox().filter(|sandbox| driven.recorded.as_ref() != Some(sandbox));
-        // A failed step waits for its retry, not for capacity.
-        let is_queued = |open: &&engine::OpenStep| matches!(open.phase, Attempt::Delayed { .. } | Attempt::Doing);
-        let room_since = run.open_steps().iter().filter(is_queued).filter_map(|open| open.delayed_since).min();
-        Summary { state, at: now, wake_at, outcome: run.outcome().and_then(JsonText::of), room_since, sandbox }
-    }
-
-    /// Starts every pending effect that isn't in progress, and drops any other.
-    async fn begin(&self, driven: &Driven<E::Session>, under_way: &mut UnderWay) -> Result<(), Stopped> {
-        let now_doing = |pending: &engine::Pending<'_>| Doing {
-            step: pending.step,
-            attempt: pending.attempt,
-            is_probe: matches!(pending.work, engine::Work::Probe(_)),
-        };
-        under_way.keep(|doing| driven.run.pending().any(|pending| now_doing(&pending) == doing));
-        for pending in driven.run.pending() {
-            let doing = now_doing(&pending);
-            if !under_way.has(doing) {
-                let report = self.perform(driven, pending, doing.is_probe).await?;
-                under_way.add(doing, report);
-            }
-        }
-        Ok(())
-    }
-
-    /// Starts an effect.
-    async fn perform(
-        &self,
-        driven: &Driven<E::Session>,
-        pending: engine::Pending<'_>,
-        is_probe: bool,
-    ) -> Result<Reporting, Stopped> {
-        let (call, timeout) = match pending.work {
-            engine::Work::CallModel
-            | engine::Work::Summarize(_)
-            | engine::Work::Probe(Effect::CallModel { .. } | Effect::Summarize { .. }) => (None, MODEL_TIMEOUT),
-            engine::Work::TakeSnapshot => (None, SNAPSHOT_TIMEOUT),
-            engine::Work::CallTool(call) => (Some(call), timeout_of(&driven.run, &call.tool)),
-            engine::Work::Probe(effect) => {
-                let call = effect.call().ok_or(Stopped::Broken)?;
-                (Some(call), timeout_of(&driven.run, &call.tool))
-            }
-        };
-        let work = match call {
-            None if pending.work == engine::Work::TakeSnapshot => Work::TakeSnapshot,
-            None => {
-                let through = match pending.work {
-                    engine::Work::Summarize(through) => Some(through),
-                    _ => None,
-                };
-                let request = match through {
-                    Some(through) => summary_request_of(&driven.run, through),
-                    None => request_of(&driven.run),
-                };
-                let request = match request {
-                    Some(request) => match self.until_readable(|| fetched(&self.journal, &request)).await {
-                        Ok(request) => Some(Box::new(request)),
-                        Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
-                    },
-                    None => None,
-                };
-                match through {
-                    Some(_) => Work::Summarize { request },
-                    None => Work::CallModel { replies: driven.run.replies(), request },
-                }
-            }
-            Some(call) => {
-                let fetched = self.until_readable(|| fetch(&self.journal, &call.arguments)).await;
-                let arguments = match fetched {
-                    Ok(arguments) => arguments,
-                    Err(unread) => return Err(self.unread(unread).await.unwrap_or_else(|stopped| stopped)),
-                };
-                let tool = call.tool.clone();
-                if is_probe { Work::Probe { tool, arguments } } else { Work::CallTool { tool, arguments } }
-            }
-        };
-        // The last moment to notice that this worker was stopped between the commit and here.
-        if !self.belief.holds() {
-            return Err(Stopped::Lost);
-        }
-        let (step, attempt) = (pending.step, pending.attempt);
-        let open = driven.run.open_steps().iter().find(|open| open.step == step);
-        let class = open.map_or(engine::Class::Once, |open| open.class);
-        let files = driven.run.restorable(step);
-        let task = Task { step, attempt, key: pending.key, class, work, timeout, files };
-        // Boxed before it is wrapped: it is large, and every layer would copy it.
-        let doing = Box::pin(Arc::clone(&driven.session).perform(task));
-        Ok(Box::pin(async move {
-            match tokio::time::timeout(timeout + TIMEOUT_GRACE, doing).await {
-                Ok(report) => report,
-                Err(_) => Report::unknown("it exceeded its time limit"),
-            }
-        }))
-    }
-
-    async fn reported(&self, run: &Run, reports: Vec<(Doing, Report)>) -> Happened {
-        let mut inputs = Vec::with_capacity(reports.len());
-        for (Doing { step, attempt, .. }, report) in reports {
-            // It was done, and nothing says so yet.
-            pass_numbered("run/reported", step);
-            let report = self.until_done(|| shelve_report(&self.journal, run.agent(), report.clone())).await;
-            let (epoch, chance) = (self.claimed.epoch, self.effects.chance());
-            inputs.push(Input::Reported { epoch, step, attempt, report, chance });
-        }
-        Happened::Reported(inputs)
     }
 
     /// Whether a run without an effect in progress is kept, because it continues in a moment.
@@ -634,16 +405,4 @@ enum Happened {
     Reported(Vec<Input>),
     Letters,
     Time,
-}
-
-/// What became of an append.
-enum Committed {
-    Done,
-    /// Nothing was written, and memory is ahead of the journal.
-    Overtaken,
-}
-
-fn timeout_of(run: &Run, tool: &str) -> Duration {
-    let tool = run.agent().and_then(|agent| agent.tools.get(tool));
-    tool.map_or(MODEL_TIMEOUT, |tool| Duration::from_millis(tool.timeout_ms))
 }
