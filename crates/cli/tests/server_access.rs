@@ -67,18 +67,6 @@ fn a_revoked_key_stops_at_once_and_an_expired_one_by_itself() {
     });
 }
 
-/// Creates a second project with a key, as an operator does.
-fn other_project(server: &mut Server) -> String {
-    assert_eq!(server.stop(), Some(0));
-    let made = http::command(&["key", "create", "theirs", "--project", "other", "--data-dir"])
-        .arg(server.data())
-        .output()
-        .expect("the binary was built");
-    assert!(made.status.success(), "{made:?}");
-    server.begin();
-    format!("Authorization: Bearer {}", String::from_utf8(made.stdout).expect("it prints text").trim())
-}
-
 /// What a response reveals about an inaccessible object: everything except the requested id.
 fn told(answer: &http::Answer) -> (String, Value, Value) {
     let problem = answer.problem(404, "not_found");
@@ -90,7 +78,7 @@ fn told(answer: &http::Answer) -> (String, Value, Value) {
 #[test]
 fn nothing_of_another_project_is_there_for_any_operation() {
     let mut server = Server::start_with(&["--pool-max", "0"]);
-    let other = other_project(&mut server);
+    let other = http::other_project(&mut server);
     let sandbox = server.sandbox();
     let exec = server.sh(&sandbox, "true")["id"].as_str().unwrap().to_owned();
     let agent = json!({ "agent": {
@@ -173,7 +161,7 @@ fn body_of(path: &str) -> Value {
 #[test]
 fn by_the_e2b_wire_a_foreign_sandbox_is_no_sandbox_either() {
     let mut server = Server::start();
-    let other = other_project(&mut server);
+    let other = http::other_project(&mut server);
     let live = server.sandbox();
     let (ours, unknown) = (live.rsplit('_').next().unwrap(), "a".repeat(26));
     let told = |id: &str, method: &str, suffix: &str| {
@@ -206,7 +194,7 @@ fn by_the_e2b_wire_a_foreign_sandbox_is_no_sandbox_either() {
 #[test]
 fn unknown_foreign_and_malformed_ids_answer_alike() {
     let mut server = Server::start();
-    let other = other_project(&mut server);
+    let other = http::other_project(&mut server);
     let live = server.sandbox();
     let ended = server.sandbox();
     let exec = server.sh(&live, "true")["id"].as_str().unwrap().to_owned();

@@ -3,7 +3,10 @@
 
 mod http;
 
-use http::{Server, eventually};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+
+use http::{Answer, Server, eventually};
 use serde_json::{Value, json};
 
 struct Code<'a> {
@@ -351,6 +354,88 @@ fn executions_of_one_context_take_turns() {
     let numbers: Vec<u32> = serde_json::from_str(main_text(&log)).expect("a list");
     assert!(numbers.len() == 8 && numbers.chunks(2).all(|pair| pair[0] == pair[1]), "{numbers:?}");
     eventually("nothing waits", || code.run("1")["status"] == "ok");
+}
+
+/// A project's sandbox, as E2B's clients see it: the headers of its code interpreter.
+fn of_e2b(server: &Server, authorization: &str) -> (String, [String; 4]) {
+    let key = authorization.replace("Authorization: Bearer ", "X-API-Key: ");
+    let json = "Content-Type: application/json";
+    let made =
+        server.request_without_key("POST", "/v2/sandboxes", &[&key, json], br#"{"templateID":"base","timeout":300}"#);
+    let made = made.expect(201);
+    let [id, token] = ["sandboxID", "envdAccessToken"].map(|name| made[name].as_str().expect("text").to_owned());
+    let sandbox = format!("E2b-Sandbox-Id: {id}");
+    (id, [json.into(), sandbox, "E2b-Sandbox-Port: 49999".into(), format!("X-Access-Token: {token}")])
+}
+
+/// Begins a request whose body has yet to come: a connection, once the server reads the body, or its refusal.
+fn begin(server: &Server, path: &str, headers: &[&str], length: Option<usize>) -> Result<BufReader<TcpStream>, Answer> {
+    let length = length.map_or("Transfer-Encoding: chunked".to_owned(), |length| format!("Content-Length: {length}"));
+    let mut connection = server.connect();
+    let headers: Vec<&str> = headers.iter().copied().chain([length.as_str(), "Expect: 100-continue"]).collect();
+    http::send(&mut connection, "POST", path, &headers, b"");
+    let mut reader = BufReader::new(connection);
+    if !reader.fill_buf().expect("an answer").starts_with(b"HTTP/1.1 100") {
+        return Err(http::read_answer(&mut reader));
+    }
+    http::read_head(&mut reader);
+    Ok(reader)
+}
+
+/// Each request may be large, and a client may have many under way. A project has so much of the server's memory and no more.
+#[test]
+fn many_large_executions_of_a_project_are_refused_and_those_of_another_run() {
+    const MIB: usize = 1 << 20;
+    let mut server = Server::start();
+    let theirs = http::other_project(&mut server);
+    let own = server.authorization();
+    let (id, headers) = of_e2b(&server, &own);
+    let headers = headers.each_ref().map(String::as_str);
+    let native = format!("/api/v1/sandboxes/sbx_{id}/code/run");
+    let bearer = ["Content-Type: application/json", own.as_str()];
+    // One piece of code runs, so others wait for their turn.
+    let endless = json!({ "code": "print('begun', flush=True)\nwhile True: pass" }).to_string();
+    let mut running = server.follow("POST", &native, &bearer[..1], endless.as_bytes());
+    while running.next().expect("it prints").name != "stdout" {}
+
+    // 13 requests of the largest size arrive: 117 of 128 MiB.
+    let arriving = || begin(&server, "/execute", &headers, Some(9 * MIB));
+    let mut held: Vec<_> = (0..13).map(|_| arriving().expect("there is room")).collect();
+    let refused = |length: usize| {
+        let answer = begin(&server, "/execute", &headers, Some(length)).expect_err("there is no room");
+        assert_eq!(answer.status, 429, "{}", answer.text());
+        assert!(answer.text().contains("may have 128 MiB together"), "{}", answer.text());
+    };
+    // One that doesn't say its length counts as the largest until it has arrived; then its code counts.
+    let mut waiting = begin(&server, "/execute", &headers, None).expect("there is room");
+    refused(5 * MIB);
+    let code = json!({ "code": format!("print('waited') #{}", "x".repeat(4 * MIB - 1000)) }).to_string();
+    write!(waiting.get_mut(), "{:x}\r\n{code}\r\n0\r\n\r\n", code.len()).expect("it is read");
+    eventually("the code waits for its turn", || begin(&server, "/execute", &headers, Some(5 * MIB)).is_ok());
+    // That one left. The code and these take everything.
+    eventually("7 MiB are free", || {
+        let begun = begin(&server, "/execute", &headers, Some(7 * MIB));
+        begun.map(|connection| held.push(connection)).is_ok()
+    });
+    refused(MIB);
+    // The native API counts the same.
+    let answer = begin(&server, &native, &bearer, Some(MIB)).expect_err("there is no room");
+    assert_eq!(answer.header("retry-after"), Some("1"), "{answer:?}");
+    answer.problem(429, "capacity");
+
+    // Another project has its own.
+    let (other, headers) = of_e2b(&server, &theirs);
+    let headers = headers.each_ref().map(String::as_str);
+    let ran = server.request_without_key("POST", "/execute", &headers, br#"{"code":"6 * 7"}"#);
+    assert!(ran.status == 200 && ran.text().contains("42"), "{}", ran.text());
+    server.request_without_key("DELETE", &format!("/api/v1/sandboxes/sbx_{other}"), &[&theirs], b"").expect(200);
+
+    // What waited runs, and the room is given back.
+    drop(running);
+    let ran = http::read_answer(&mut waiting);
+    assert!(ran.status == 200 && ran.text().contains("waited"), "{}", ran.text());
+    drop(held);
+    eventually("all room is free", || (0..14).map(|_| arriving()).collect::<Result<Vec<_>, _>>().is_ok());
 }
 
 #[test]

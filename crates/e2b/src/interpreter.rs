@@ -68,6 +68,8 @@ async fn health(server: &Shared, id: &SandboxId) -> Result<Response, CallFailure
 
 async fn execute(server: &Shared, parts: &Parts, body: Body, id: &SandboxId) -> Result<Response, CallFailure> {
     let insider = token::insider(server, &parts.headers, id)?;
+    let permit = insider.may(Action::Exec)?;
+    let held = server.sandboxes.room_for_code(&permit, extract::length(&body, REQUEST_MAX))?;
     let Execute { code, context_id, language, env_vars } = asked(body).await?;
     let place = match (context_id.as_deref(), language.as_deref()) {
         (Some(_), Some(_)) => {
@@ -76,10 +78,9 @@ async fn execute(server: &Shared, parts: &Parts, body: Body, id: &SandboxId) -> 
         (Some(context), None) => Place::Context(named(context)?),
         (None, language) => Place::Default(language_named(language)?, BTreeMap::new()),
     };
-    let permit = insider.may(Action::Exec)?;
     let template = server.sandboxes.template_of(&permit);
     let env = environment(id, template.name(), env_vars.unwrap_or_default());
-    let running = server.sandboxes.run_code(&permit, RunCode { code, place, env, timeout: None }).await;
+    let running = server.sandboxes.run_arrived_code(&permit, RunCode { code, place, env, timeout: None }, held).await;
     Ok(lines::answer(server.clone(), running.map_err(in_their_words)?))
 }
 

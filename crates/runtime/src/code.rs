@@ -16,6 +16,7 @@ mod contexts;
 mod kernel;
 mod message;
 mod packets;
+mod room;
 mod run;
 mod tag;
 mod text;
@@ -24,9 +25,11 @@ mod warm;
 pub use asked::{CODE_BYTES_MAX, Place, RunCode};
 pub use contexts::{Context, NewContext};
 pub use message::{CodeError, CodeResult};
+pub use room::HeldCode;
 pub use run::{CodeEvent, Running};
 
 pub use warm::ModuleName;
 
 pub(crate) use contexts::{Contexts, Found};
+pub(crate) use room::CodeRoom;
 pub(crate) use warm::{VARIABLE as WARM_VARIABLE, imports as warm_imports};

@@ -35,7 +35,8 @@ pub use saggar_build::{
 mod volumes;
 
 pub use code::{
-    CODE_BYTES_MAX, CodeError, CodeEvent, CodeResult, Context, ModuleName, NewContext, Place, RunCode, Running,
+    CODE_BYTES_MAX, CodeError, CodeEvent, CodeResult, Context, HeldCode, ModuleName, NewContext, Place, RunCode,
+    Running,
 };
 pub use fault::{Fault, FileFault, FileFaultKind};
 pub use files::{

@@ -55,7 +55,7 @@ pub use sizing::PoolSize;
 pub use upkeep::Upkeep;
 pub use workspace::{AppliedChange, AppliedChanges, AskedWorkspace, ChangeDiff, KeptChanges, NoDiff, Workspaces};
 
-use crate::code::Contexts;
+use crate::code::{CodeRoom, Contexts};
 use crate::egress;
 use crate::fault::Fault;
 use crate::secrets::{KeyFile, Vault};
@@ -100,6 +100,7 @@ struct Inner {
     pools: Pools,
     jobs: Jobs,
     contexts: Contexts,
+    code_room: CodeRoom,
     services: Services,
     /// Snapshots that forks are being made from.
     forking: Mutex<BTreeSet<SnapshotId>>,
@@ -144,6 +145,7 @@ impl Sandboxes {
             pools: Pools::new(settings.pool),
             jobs: Jobs::default(),
             contexts: Contexts::default(),
+            code_room: CodeRoom::default(),
             services: Services::default(),
             forking: Mutex::default(),
             taking: Taking::default(),
@@ -210,6 +212,10 @@ impl Sandboxes {
 
     pub(crate) fn forking(&self) -> &Mutex<BTreeSet<SnapshotId>> {
         &self.inner.forking
+    }
+
+    pub(crate) fn code_room(&self) -> &CodeRoom {
+        &self.inner.code_room
     }
 
     /// Code contexts, as far as this process knows more of them than their supervisors.

@@ -387,6 +387,18 @@ impl Events {
 }
 
 /// All stdout among events.
+/// Creates a second project with a key, as an operator does.
+pub fn other_project(server: &mut Server) -> String {
+    assert_eq!(server.stop(), Some(0));
+    let made = command(&["key", "create", "theirs", "--project", "other", "--data-dir"])
+        .arg(server.data())
+        .output()
+        .expect("the binary was built");
+    assert!(made.status.success(), "{made:?}");
+    server.begin();
+    format!("Authorization: Bearer {}", String::from_utf8(made.stdout).expect("it prints text").trim())
+}
+
 pub fn stdout_of(events: &[Event]) -> String {
     events.iter().filter(|event| event.name == "stdout").filter_map(|event| event.data["text"].as_str()).collect()
 }

@@ -133,6 +133,12 @@ impl<S: Sync> FromRequest<S> for Pieces {
     }
 }
 
+/// How many bytes of a body may be held in memory if at most `most` of it are read: it says its length, or may be any.
+pub fn length(body: &Body, most: usize) -> usize {
+    let said = http_body::Body::size_hint(body).upper().and_then(|length| usize::try_from(length).ok());
+    said.map_or(most, |length| length.min(most))
+}
+
 /// A whole body of at most `most` bytes.
 pub async fn whole(mut body: Body, most: usize) -> Result<Bytes, Refusal> {
     let mut all = BytesMut::new();

@@ -9,6 +9,7 @@ use crate::fault::Fault;
 
 /// Maximum length of a piece of code.
 pub const CODE_BYTES_MAX: usize = 4 << 20;
+
 /// A piece of code to run.
 #[derive(Clone, Debug)]
 pub struct RunCode {
@@ -18,6 +19,13 @@ pub struct RunCode {
     pub env: BTreeMap<String, String>,
     /// When it is interrupted; `None` for no limit.
     pub timeout: Option<Duration>,
+}
+
+impl RunCode {
+    /// What it takes of this process's memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.code.len() + self.env.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    }
 }
 
 /// Where code runs.

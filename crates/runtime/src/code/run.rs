@@ -22,6 +22,7 @@ use super::contexts::{Context, Known, is_over, new_nonce};
 use super::kernel;
 use super::message::{self, CodeError, CodeResult, End, Told};
 use super::packets::{Packets, Piece};
+use super::room::HeldCode;
 use super::text::Text;
 use crate::fault::Fault;
 use crate::following::{ExecEvent, Following};
@@ -85,7 +86,14 @@ impl Running {
 impl Sandboxes {
     /// Runs code once it is the context's turn.
     pub async fn run_code(&self, permit: &Permit, run: RunCode) -> Result<Running, Fault> {
+        let held = self.room_for_code(permit, run.bytes())?;
+        self.run_arrived_code(permit, run, held).await
+    }
+
+    /// The same for code of a request, which had room since before it was read.
+    pub async fn run_arrived_code(&self, permit: &Permit, run: RunCode, mut held: HeldCode) -> Result<Running, Fault> {
         check(&run)?;
+        held.shrink(run.bytes());
         let id = match &run.place {
             Place::Context(id) => id.clone(),
             Place::Default(language, env) => self.default_context(permit, *language, env).await?,
@@ -132,6 +140,7 @@ impl Sandboxes {
             let feed = async move {
                 // How it goes on is told by the events.
                 let _ = feeding.stdin(&request).await;
+                drop((request, held));
                 std::future::pending::<()>().await;
             };
             tokio::select! {

@@ -1,6 +1,6 @@
 //! The code interpreter: contexts, and code that runs in them.
 
-use axum::extract::State;
+use axum::extract::{FromRequest, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use saggar_api::{
@@ -10,7 +10,7 @@ use saggar_api::{
 use saggar_domain::{CodeLanguage, CodeStatus, OutputStream, SandboxId, Timeout};
 use saggar_http::Refusal;
 use saggar_http::access::{Allowed, Exec, Read};
-use saggar_http::extract::{Json, PathContext};
+use saggar_http::extract::{self, JSON_MAX, Json, PathContext};
 use saggar_http::sse::{self, Source};
 use saggar_runtime::{self as runtime, Context, NewContext, Place, Running};
 
@@ -144,8 +144,10 @@ pub(crate) async fn run(
     allowed: Allowed<Exec>,
     State(server): State<Shared>,
     headers: HeaderMap,
-    Json(run): Json<RunCode>,
+    request: Request,
 ) -> Result<Response, Refusal> {
+    let held = server.sandboxes.room_for_code(&allowed.permit, extract::length(request.body(), JSON_MAX))?;
+    let Json(run) = Json::<RunCode>::from_request(request, &()).await?;
     let RunCode { code, context, language, env, timeout } = run;
     let place = match (context, language) {
         (Some(_), Some(_)) => {
@@ -156,7 +158,7 @@ pub(crate) async fn run(
         (None, language) => Place::Default(language.unwrap_or(CodeLanguage::Python), Default::default()),
     };
     let run = runtime::RunCode { code, place, env: env.into_map(), timeout: timeout.map(Timeout::duration) };
-    let running = server.sandboxes.run_code(&allowed.permit, run).await?;
+    let running = server.sandboxes.run_arrived_code(&allowed.permit, run, held).await?;
     if wants_stream(&headers) {
         let started = CodeEvent::Started { context_id: running.context.clone(), language: running.language };
         let source = Stream { number: 0, started: Some(started), running, is_over: false };
