@@ -24,6 +24,9 @@ use crate::world::{Bill, Caller, Reservation, ReserveError, Reserved, SpendingLi
 /// The longest wait before another attempt. A provider that asks for more is given up.
 const WAIT_MOST: Duration = Duration::from_secs(10);
 const WAIT_FIRST: Duration = Duration::from_millis(250);
+/// Until a call whose booking failed is booked again. Doubles each time.
+const BOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
+const BOOK_AGAIN_AFTER_MAX: Duration = Duration::from_secs(60);
 
 /// Cheap to clone.
 #[derive(Clone)]
@@ -431,10 +434,24 @@ impl Drop for Call {
     }
 }
 
+/// Books a call. If that fails, it is tried again without end, and nobody waits for it: until it is booked, the call counts
+/// as under way with all that was set aside for it, and its run may wait for its end.
 async fn book(world: Arc<dyn World>, bill: Bill) {
-    let call = bill.call.clone();
-    if let Err(why) = world.settle(bill).await {
-        tracing::error!(error = why, call, "booking a model call failed; what was set aside for it stays spent");
+    if let Err(why) = world.settle(bill.clone()).await {
+        tracing::error!(error = why, call = bill.call, "booking a model call failed; it is tried again");
+        tokio::spawn(book_later(world, bill));
+    }
+}
+
+async fn book_later(world: Arc<dyn World>, bill: Bill) {
+    let mut wait = BOOK_AGAIN_AFTER;
+    loop {
+        tokio::time::sleep(wait).await;
+        match world.settle(bill.clone()).await {
+            Ok(()) => return tracing::info!(call = bill.call, "booked a model call late"),
+            Err(error) => tracing::warn!(error, call = bill.call, "booking a model call failed again"),
+        }
+        wait = BOOK_AGAIN_AFTER_MAX.min(wait * 2);
     }
 }
 

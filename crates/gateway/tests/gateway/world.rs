@@ -1,6 +1,7 @@
 //! A world for tests: real connections, keys in memory, and a ledger that behaves as the store's.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
@@ -32,6 +33,8 @@ pub struct TestWorld {
     pub booking: tokio::sync::Notify,
     out: WayOut,
     pub books: Mutex<Books>,
+    /// Bookings that fail from now on.
+    pub unbooked: AtomicU32,
     /// Told when the run of the callers is over.
     pub run_ends: Arc<tokio::sync::Notify>,
     /// Whose keys were asked for.
@@ -50,6 +53,7 @@ impl TestWorld {
             run_ends: Default::default(),
             out,
             books: Mutex::default(),
+            unbooked: AtomicU32::new(0),
             keys_of: Mutex::default(),
             bound: (slot, host),
         })
@@ -130,6 +134,9 @@ impl World for TestWorld {
         Box::pin(async move {
             self.booking.notify_one();
             tokio::task::yield_now().await;
+            if self.unbooked.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok() {
+                return Err("the store is full".to_owned());
+            }
             let mut books = self.books.lock().expect("no test panics inside");
             assert_eq!(books.reserved.remove(&bill.call).is_some(), bill.is_reserved);
             assert!(books.bills.iter().all(|other| other.call != bill.call), "a call is booked once");
