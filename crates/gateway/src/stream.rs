@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use saggar_domain::model::{Micros, ModelReply, TokenUsage, text_tokens};
 use serde_json::Value;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::attempt::Started;
 use crate::cache::{CacheKey, ENTRY_BYTES_MAX};
@@ -23,6 +24,8 @@ use crate::wire::{ClientWire, Encoder};
 
 /// A provider that writes this many times what it was allowed to is cut off. Our own count is an estimate, and may be too high.
 const OVERRUN: u64 = 2;
+/// How long a client has to make room for the error that ends its stream.
+const ERROR_WAIT: Duration = Duration::from_secs(2);
 
 pub(crate) struct Pump {
     pub call: Call,
@@ -113,8 +116,8 @@ impl Pump {
                 drop(reading);
                 self.call.settle(usage, failure.kind.as_str()).await;
                 let error = self.wire.stream_error(&failure, &self.call.id);
-                // A client that is gone needs no error.
-                let _ = self.sender.send(error).await;
+                // A client that is gone needs no error, and one that doesn't read must not hold its call up.
+                let _ = timeout(ERROR_WAIT, self.sender.send(error)).await;
             }
         }
     }

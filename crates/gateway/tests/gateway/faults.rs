@@ -1,6 +1,7 @@
 //! What providers do wrong: each has a defined outcome and the right bill.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use saggar_domain::model::{Message, ModelRequest, Part, Role, UsageSource};
@@ -378,4 +379,45 @@ async fn a_key_that_a_provider_repeats_in_an_answer_is_not_repeated() {
             assert!(got.contains("Bearer (key), you said") && !got.contains("canary"), "{wire:?} {is_stream}: {got}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_call_that_can_not_be_booked_is_booked_later_and_once() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    world.unbooked.store(3, SeqCst);
+    provider.answer(vec![sse(CHAT)]);
+    let got = text(gateway.answer(inside(), ask(ClientWire::Chat, &streamed())).await).await.unwrap();
+    assert!(got.contains("Hi") && world.bills().is_empty(), "its client does not wait: {got}");
+    assert_eq!(world.booked(1).await[0].outcome, "ok");
+    assert_eq!(world.unbooked.load(SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_a_failed_call_up_only_for_a_while() {
+    let (provider, (slot, host)) = (Provider::start().await, bound());
+    let world = TestWorld::new(slot, host);
+    let gateway = gateway(&world, &catalogue("openai", provider.port, ""));
+    // More pieces than fit between the two.
+    let mut acts = vec![sse(BEGUN)];
+    acts.extend((0..300).map(|_| Act::Send(BEGUN.replace("some text of it", ""))));
+    acts.push(Act::WaitForClose);
+    provider.answer(acts);
+    let answer = gateway.answer(inside(), ask(ClientWire::Chat, &streamed())).await.unwrap();
+    let Answer::Stream { pieces, .. } = answer else { panic!("it is a stream") };
+    let full = async {
+        while pieces.len() < pieces.max_capacity() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(Duration::from_secs(20), full).await.expect("nothing more fits");
+    world.run_ends.notify_one();
+    world.booked(1).await;
+    let ended = async {
+        while pieces.sender_strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), ended).await.expect("the call has ended");
 }

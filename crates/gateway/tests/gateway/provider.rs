@@ -111,6 +111,8 @@ async fn serve(
                 Act::Send(text) => {
                     is_open |= text.contains("connection: keep-alive");
                     stream.write_all(text.as_bytes()).await?;
+                    // What is sent after this is another piece.
+                    tokio::task::yield_now().await;
                 }
                 Act::WaitForClose => {
                     let mut rest = [0; 16];
