@@ -24,14 +24,17 @@ const LEFT: &str = "
     WHERE project_id = ?1 AND reuse_key = ?2 AND reuse_state IS NOT NULL AND reuse_state <> 'over'
         AND reuse_state = 'left' AND leaves_until > ?3 AND removed_at IS NULL
     ORDER BY leaves_until DESC, id LIMIT 1";
-/// Whether a run that has finished is about to leave its files.
+/// Whether a run that has completed is about to leave its files. One that ended otherwise leaves none.
 const SOON: &str = "
     SELECT 1 AS is_there FROM run INDEXED BY run_by_reuse
     WHERE project_id = ?1 AND reuse_key = ?2 AND reuse_state IS NOT NULL AND reuse_state <> 'over'
-        AND reuse_state IN ('using', 'leaving') AND state = 'finished' AND wake_at IS NOT NULL AND removed_at IS NULL LIMIT 1";
+        AND reuse_state IN ('using', 'leaving') AND state = 'finished' AND wake_at IS NOT NULL AND removed_at IS NULL
+        AND blocked IS NULL AND outcome_json ->> '$.outcome' = 'completed' LIMIT 1";
 const BEGIN: &str =
     "UPDATE run SET reuse_key = ?2, reuse_state = 'using', began_with = ?3, began_from = ?4 WHERE id = ?1";
-const LEAVE: &str = "UPDATE run SET reuse_state = 'leaving', leaves = ?2 WHERE id = ?1 AND reuse_state = 'using'";
+const LEAVE: &str = "
+    UPDATE run SET reuse_state = 'leaving', leaves = coalesce(leaves, ?2), leaves_until = ?3
+    WHERE id = ?1 AND reuse_state IN ('using', 'leaving')";
 const LEFT_NOW: &str =
     "UPDATE run SET reuse_state = 'left', leaves_until = ?2 WHERE id = ?1 AND reuse_state = 'leaving'";
 const OVER: &str = "UPDATE run SET reuse_state = 'over' WHERE id = ?1 AND reuse_state IS NOT NULL";
@@ -39,7 +42,7 @@ const BEGIN_EMPTY: &str = "UPDATE run SET began_with = NULL, began_from = NULL W
 const NEEDED: &str = "
     SELECT leaves AS snapshot, NULL AS needed_by FROM run
     WHERE project_id = ?1 AND removed_at IS NULL
-        AND (reuse_state = 'leaving' OR (reuse_state = 'left' AND leaves_until > ?2))
+        AND reuse_state IN ('leaving', 'left') AND leaves_until > ?2
     UNION ALL SELECT began_with AS snapshot, id AS needed_by FROM run
     WHERE project_id = ?1 AND removed_at IS NULL AND began_with IS NOT NULL AND state <> 'finished'";
 
@@ -119,10 +122,15 @@ impl Store {
     }
 
     /// A run that is over begins to leave its files in a snapshot of that id. Returns the id that was stored first; `None` if the run
-    /// leaves none, or has left them.
-    pub async fn begin_leaving(&self, run: RunId, snapshot: SnapshotId) -> Result<Option<SnapshotId>, Error> {
+    /// leaves none, or has left them. If nobody comes to an end with it by then, the snapshot is nobody's.
+    pub async fn begin_leaving(
+        &self,
+        run: RunId,
+        snapshot: SnapshotId,
+        until: Timestamp,
+    ) -> Result<Option<SnapshotId>, Error> {
         self.write(Durability::Process, move |connection| {
-            column::execute(connection, LEAVE, (run.as_str(), snapshot.as_str()))?;
+            column::execute(connection, LEAVE, (run.as_str(), snapshot.as_str(), column::millis(until)))?;
             let own = own(connection, &run)?;
             Ok(own.filter(|own| own.state.as_deref() == Some("leaving")).and_then(|own| own.leaves))
         })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use saggar_domain::{ProjectId, RunId, RunState, SnapshotId, Timestamp};
-use saggar_store::{HandedOn, Removal, ReuseKey, ReuseNeed, Store, Taken};
+use saggar_store::{Appended, HandedOn, JsonText, Removal, ReuseKey, ReuseNeed, Store, Taken};
 
 use crate::fixture::{NOW, Scratch, append, project, random, run, store_with_project, take_all};
 
@@ -34,7 +34,7 @@ impl Place {
         let from = self.run().await;
         self.take(&from, key, NOW).await;
         let snapshot =
-            self.store.begin_leaving(from.clone(), SnapshotId::from_random(random())).await.unwrap().unwrap();
+            self.store.begin_leaving(from.clone(), SnapshotId::from_random(random()), until()).await.unwrap().unwrap();
         self.store.leave_files(from.clone(), until()).await.unwrap();
         HandedOn { snapshot, from }
     }
@@ -79,16 +79,34 @@ async fn a_run_that_is_about_to_leave_files_is_waited_for() {
     let next = place.run().await;
     let mut end = append(&from, epoch, 1, &["end"], RunState::Finished);
     end.summary.wake_at = Some(NOW);
+    end.summary.outcome = Some(JsonText::parse(r#"{"outcome":"completed"}"#).unwrap());
     place.store.append(end).await.unwrap();
     assert_eq!(place.take(&next, "key", NOW).await, Taken::Soon);
     let asked = SnapshotId::from_random([1; 16]);
-    assert_eq!(place.store.begin_leaving(from.clone(), asked.clone()).await, Ok(Some(asked.clone())));
-    let again = place.store.begin_leaving(from.clone(), SnapshotId::from_random([2; 16])).await;
+    assert_eq!(place.store.begin_leaving(from.clone(), asked.clone(), until()).await, Ok(Some(asked.clone())));
+    let again = place.store.begin_leaving(from.clone(), SnapshotId::from_random([2; 16]), until()).await;
     assert_eq!(again, Ok(Some(asked.clone())), "whoever goes on takes the same");
     assert_eq!(place.take(&next, "key", NOW).await, Taken::Soon, "they are not there yet");
     place.store.leave_files(from.clone(), until()).await.unwrap();
-    assert_eq!(place.store.begin_leaving(from.clone(), asked.clone()).await, Ok(None), "it has left them");
+    assert_eq!(place.store.begin_leaving(from.clone(), asked.clone(), until()).await, Ok(None), "it has left them");
     assert_eq!(place.take(&next, "key", NOW).await, Taken::Files(HandedOn { snapshot: asked, from }));
+}
+
+#[tokio::test]
+async fn a_run_that_has_not_completed_is_not_waited_for() {
+    let place = Place::new().await;
+    for outcome in ["cancelled", "failed", "budget_exceeded"] {
+        let from = place.run().await;
+        let epoch = take_all(&place.store, "w").await[0].epoch;
+        assert_eq!(place.take(&from, outcome, NOW).await, Taken::Nothing);
+        let mut end = append(&from, epoch, 1, &["end"], RunState::Finished);
+        end.summary.wake_at = Some(NOW);
+        end.summary.outcome = Some(JsonText::parse(&format!(r#"{{"outcome":"{outcome}"}}"#)).unwrap());
+        assert!(matches!(place.store.append(end).await, Ok(Appended::Done { .. })));
+        let next = place.run().await;
+        assert_eq!(place.take(&next, outcome, NOW).await, Taken::Nothing, "{outcome}");
+        take_all(&place.store, "w").await;
+    }
 }
 
 #[tokio::test]
@@ -97,7 +115,7 @@ async fn what_a_run_keeps_to_itself_is_nobodys() {
     let (doubtful, next) = (place.run().await, place.run().await);
     place.take(&doubtful, "key", NOW).await;
     place.store.leave_nothing(doubtful.clone()).await.unwrap();
-    assert_eq!(place.store.begin_leaving(doubtful.clone(), SnapshotId::from_random([1; 16])).await, Ok(None));
+    assert_eq!(place.store.begin_leaving(doubtful.clone(), SnapshotId::from_random([1; 16]), until()).await, Ok(None));
     place.store.leave_files(doubtful, until()).await.unwrap();
     assert_eq!(place.take(&next, "key", NOW).await, Taken::Nothing);
     let waits = place.run().await;
@@ -113,9 +131,14 @@ async fn files_go_with_the_run_that_left_them_and_with_their_time() {
     let epoch = take_all(&place.store, "w").await[0].epoch;
     place.take(&from, "key", NOW).await;
     place.store.append(append(&from, epoch, 1, &["end"], RunState::Finished)).await.unwrap();
-    place.store.begin_leaving(from.clone(), SnapshotId::from_random([1; 16])).await.unwrap();
-    place.store.leave_files(from.clone(), until()).await.unwrap();
+    place.store.begin_leaving(from.clone(), SnapshotId::from_random([1; 16]), until()).await.unwrap();
     let needed = async |now| place.store.needed_for_reuse(place.project.clone(), now).await.unwrap().len();
+    assert_eq!(
+        (needed(NOW).await, needed(until()).await),
+        (1, 0),
+        "also of a run that was to leave them, and never did"
+    );
+    place.store.leave_files(from.clone(), until()).await.unwrap();
     assert_eq!((needed(NOW).await, needed(until()).await), (1, 0));
     place.store.let_go_run(from.clone(), epoch).await.unwrap();
     assert_eq!(place.store.remove_run(place.project.clone(), from, NOW).await, Ok(Removal::Removed));

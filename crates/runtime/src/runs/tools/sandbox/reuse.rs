@@ -6,6 +6,8 @@
 //!
 //! INVARIANT: a run leaves its files only if it has completed, was never rolled back, is no fork, and had one sandbox all the time.
 
+use std::time::Duration;
+
 use saggar_domain::{OfRun, Reuse, SnapshotId, Timeout};
 use saggar_store::{HandedOn, ReuseKey, Taken};
 use tokio::time::{Instant, sleep};
@@ -16,6 +18,9 @@ use crate::fault::Fault;
 use crate::permit::Action;
 use crate::runs::effects::Over;
 use crate::sandboxes::{now, random};
+
+/// How long the snapshot of a run that dies while it takes it stays at least: whoever goes on may still finish it.
+const LEAVING_MIN: Duration = Duration::from_secs(600);
 
 impl RunSandbox {
     /// How long its files would wait for a later run, and what that run must have in common with it.
@@ -77,7 +82,8 @@ impl RunSandbox {
         };
         let (store, run) = (self.sandboxes.store(), &self.about.run);
         let asked = SnapshotId::from_random(random());
-        let Some(snapshot) = store.begin_leaving(run.clone(), asked).await? else { return Ok(()) };
+        let until = now().after(time.duration().max(LEAVING_MIN));
+        let Some(snapshot) = store.begin_leaving(run.clone(), asked, until).await? else { return Ok(()) };
         pass("reuse/leaving");
         match self.keep_files(snapshot, last_step).await {
             Ok(()) => {
