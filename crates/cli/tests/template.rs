@@ -437,6 +437,36 @@ fn a_working_directory_that_is_missing_is_made() {
 }
 
 #[test]
+fn a_home_that_an_image_names_leads_nowhere_outside_and_keeps_nothing_from_starting() {
+    if !is_root() {
+        return not_here("only root has several users inside");
+    }
+    let place = Place::new();
+    let planted = place.path("planted");
+    let outside = planted.display();
+    let up = |levels: usize| format!("{}{outside}", "/..".repeat(levels));
+    let homes = [
+        (up(1), "/ /"),
+        (up(4), "/ /"),
+        (format!("/srv/.{}", up(3)), "/ /"),
+        ("/dev/null".to_owned(), "/ /"),
+        ("/run-link/app".to_owned(), "/run-link/app /data/app"),
+        ("/made/here".to_owned(), "/made/here /made/here"),
+    ];
+    for (home, expected) in homes {
+        let made = image(&place).system().layer(|top| {
+            top.write("etc/passwd", &format!("app:x:1234:1234::{home}:/bin/sh\n"));
+            top.write("data/file", "");
+            top.link("run-link", "data");
+        });
+        made.with(|defaults| defaults.user = Some("app".to_owned())).named("demo");
+        let done = sh(&place, &["--user", "template"], "echo $HOME $(cd && pwd -P)");
+        assert_eq!(done.stdout.trim_end(), expected, "{home}: {done:?}");
+        assert!(!planted.exists(), "{home}");
+    }
+}
+
+#[test]
 fn many_layers_are_stacked_in_their_order() {
     let place = Place::new();
     let many = (0..130).fold(image(&place).system(), |image, number: u32| {

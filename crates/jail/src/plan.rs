@@ -102,7 +102,7 @@ pub enum Op {
     /// A file of private storage.
     File { path: String, bytes: Vec<u8> },
     /// Makes the directory that programs start in, if it is missing in a root made of layers.
-    WorkingDirectory { path: String },
+    WorkingDirectory { path: String, owner: u32 },
     /// A file of private storage whose content the parent may replace later, also if its mount is sealed.
     Kept {
         /// Must exist, except in a root made of layers; there it may be behind a link.

@@ -95,7 +95,7 @@ impl Root {
             }
             Op::Directory { path, mode, owner } => self.directory(path, *mode, *owner),
             Op::File { path, bytes } => self.file(path, bytes),
-            Op::WorkingDirectory { path } => self.working_directory(path),
+            Op::WorkingDirectory { path, owner } => self.working_directory(path, *owner),
             Op::Kept { directory, name, bytes } => self.keep(directory, name, bytes),
             Op::Link { path, target } if self.is_layered() => self.replace_with_link(path, target),
             Op::Link { path, target } => symlinkat(target.as_str(), self.fd(), path.as_str()),

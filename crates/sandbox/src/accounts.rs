@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, fgetxattr, fstat, lgetxattr, openat, statat};
 use rustix::io::Errno;
 use saggar_domain::template::{Account, GivenByTemplate};
-use saggar_domain::{Code, Problem};
+use saggar_domain::{Code, GuestPath, Problem};
 use saggar_jail::Identity;
 
 use crate::templates::HeldTemplate;
@@ -117,8 +117,13 @@ fn is_id(id: u32) -> bool {
     id < Identity::RANGE
 }
 
+/// Whether programs can begin there. It is the image's own text: with `..` in it, it would lead out of the root in which it is made. Services
+/// often have `/dev/null`, which is none.
 fn is_home(home: &str) -> bool {
-    home.starts_with('/') && home.len() <= HOME_LEN_MAX && !home.chars().any(char::is_control)
+    let is_elsewhere = |path: &GuestPath| ["/dev", "/proc", "/sys"].iter().any(|tree| path.is_within(tree));
+    GuestPath::parse(home).is_ok_and(|path| !is_elsewhere(&path))
+        && home.len() <= HOME_LEN_MAX
+        && !home.chars().any(char::is_control)
 }
 
 fn lines(file: &[u8]) -> impl Iterator<Item = &str> {

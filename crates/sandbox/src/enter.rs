@@ -125,7 +125,7 @@ fn explain(error: &SpawnError, plan: &Plan) -> Stopped {
                     | Op::File { path, .. }
                     | Op::Link { path, .. }
                     | Op::Writable { path }
-                    | Op::WorkingDirectory { path }
+                    | Op::WorkingDirectory { path, .. }
                     | Op::Private { path, .. }
                     | Op::Mask { path, .. },
                 ) => format!("creating /{path}"),

@@ -297,7 +297,8 @@ impl Layout {
         let of_template = spec.account_of(User::Template);
         if let Some(account) = of_template.filter(|account| account.home != "/") {
             let path = account.home.trim_start_matches('/').to_owned();
-            self.ops.push(Op::Directory { path, mode: 0o755, owner: account.uid });
+            // The image chose it: it may lead through links, or to something else that is there.
+            self.ops.push(Op::WorkingDirectory { path, owner: account.uid });
         }
         if spec.account.is_none() || of_template.is_some() {
             for (user, mode) in [(User::User, 0o755), (User::Root, 0o700)] {
@@ -307,7 +308,8 @@ impl Layout {
         }
         // As other tools do: an image may name a working directory that it doesn't have.
         if given.is_some_and(|given| *given == spec.cwd) {
-            self.ops.push(Op::WorkingDirectory { path: spec.cwd.as_str().trim_start_matches('/').to_owned() });
+            self.ops
+                .push(Op::WorkingDirectory { path: spec.cwd.as_str().trim_start_matches('/').to_owned(), owner: 0 });
         }
         if spec.workspace.is_some() {
             self.ops.push(Op::Directory { path: "workspace".to_owned(), mode: 0o755, owner: spec.uid() });

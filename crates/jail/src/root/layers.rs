@@ -95,6 +95,10 @@ impl Root {
     /// Opens a directory of the root. One that is missing is made, and so are those above it.
     pub(super) fn find_or_make(&self, path: &str, mode: u32, owner: u32) -> Result<OwnedFd, Errno> {
         let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty()).collect();
+        // The host's files are still around the root.
+        if names.iter().any(|name| [".", ".."].contains(name)) {
+            return Err(Errno::INVAL);
+        }
         let mut directory = self.fd().try_clone_to_owned().map_err(|_| Errno::MFILE)?;
         for (index, name) in names.iter().enumerate() {
             let (mode, owner) = if index + 1 == names.len() { (mode, owner) } else { (PARENT_MODE, 0) };
@@ -116,6 +120,9 @@ impl Root {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |path: &str| openat2(self.fd(), path, flags, Mode::empty(), resolve);
+        if path.split('/').any(|name| [".", ".."].contains(&name)) {
+            return Err(Errno::INVAL);
+        }
         let mut directory = open(".")?;
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]).filter(|end| *end > 0);
         for end in ends {
@@ -133,9 +140,9 @@ impl Root {
         Ok(directory)
     }
 
-    /// Makes the directory that programs start in, if nothing is there.
-    pub(super) fn working_directory(&self, path: &str) -> Result<(), Errno> {
-        match self.reach_or_make(path, PARENT_MODE, 0) {
+    /// Makes a directory that programs start in, if nothing is there.
+    pub(super) fn working_directory(&self, path: &str, owner: u32) -> Result<(), Errno> {
+        match self.reach_or_make(path, PARENT_MODE, owner) {
             // It is in another mount, or something else is in its place: the start of a program says what is wrong, if anything is.
             Err(Errno::XDEV | Errno::NOTDIR | Errno::LOOP | Errno::EXIST) => Ok(()),
             other => other.map(drop),
