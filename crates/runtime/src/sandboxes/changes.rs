@@ -12,7 +12,7 @@ use saggar_supervisor::control::{Description, Op, Reply, Terms};
 
 use super::live::Live;
 use super::rest::{Keep, Rest};
-use super::{Sandboxes, now};
+use super::{Sandboxes, now, own_labels};
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -71,13 +71,20 @@ impl Sandboxes {
     pub async fn patch(&self, permit: &Permit, patch: Patch) -> Result<Sandbox, Fault> {
         let live = self.changeable(permit).await?;
         let terms = patch.terms.map(|terms| terms.check(self.ttl_max())).transpose()?;
+        let labels = match patch.labels {
+            Some(given) => {
+                let old = self.row_of(&live.project, &live.id).await?.asked.labels;
+                Some(own_labels::after_change(given, &old).map_err(Fault::Refused)?)
+            }
+            None => None,
+        };
         self.check_deadline(&live, terms).await?;
         if let Some(terms) = terms.filter(|_| !live.is_alone()) {
             self.described(&live, Op::SetTerms { terms }).await?;
         }
         let rows = SandboxPatch {
             lifetime: patch.terms.map(|terms| terms.lifetime(now())),
-            labels: patch.labels,
+            labels,
             auto_resume: patch.auto_resume,
             public_ports: patch.public_ports.clone(),
             ingress: patch.ingress.clone(),

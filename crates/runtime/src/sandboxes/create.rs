@@ -19,7 +19,7 @@ use super::making::Making;
 use super::pool::{PoolKind, PoolNetwork, Ready, StoredTemplate};
 use super::rest::check_restful;
 use super::workspace::AskedWorkspace;
-use super::{Sandboxes, now};
+use super::{Sandboxes, now, own_labels};
 use crate::fail_point::pass;
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
@@ -58,8 +58,19 @@ pub struct Created {
 }
 
 impl Sandboxes {
-    /// Creates a sandbox. Continues to its end even if the caller is cancelled.
+    /// Creates a sandbox for a client. Continues to its end even if the caller is cancelled.
     pub async fn create(
+        &self,
+        permit: &Permit,
+        new: NewSandbox,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Created, Fault> {
+        own_labels::check(&new.labels).map_err(Fault::Refused)?;
+        self.create_labelled(permit, new, idempotency).await
+    }
+
+    /// The same for a run, whose sandboxes have the labels of runs.
+    pub(crate) async fn create_labelled(
         &self,
         permit: &Permit,
         new: NewSandbox,

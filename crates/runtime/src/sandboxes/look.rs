@@ -7,15 +7,12 @@ use saggar_store::{EventPage, Exec, ExecOutput, ExecProgress, Page, PageLimit, S
 use saggar_supervisor::control::{Attach, EventBody, ExecDescription, Op, Reply, UsageReport};
 
 use super::Sandboxes;
+use super::own_labels::RUN_LABEL;
 use crate::fault::Fault;
 use crate::following::{Finished, Followed, Following, first_place};
 use crate::permit::{Action, Permit};
 use crate::supervisor::{Connection, ControlError, started};
 
-/// The label of a run's sandbox.
-pub(crate) const RUN_LABEL: &str = "run";
-/// The label of a run's sandbox that started with the files of another run. Its value is that run's id.
-pub(crate) const FILES_OF_LABEL: &str = "files_of";
 /// Maximum output of each stream that is returned with an exec.
 const OUTPUT_MAX: usize = 1 << 20;
 
@@ -86,7 +83,8 @@ impl Sandboxes {
         Ok((page, self.run_of(&row).await?))
     }
 
-    /// The run that a sandbox was made for. Clients can set the same label, so the run must exist.
+    /// The run that a sandbox was made for. It may have been removed since, and clients of an
+    /// earlier version could set the same label, so the run must exist.
     pub(crate) async fn run_of(&self, row: &Sandbox) -> Result<Option<RunId>, Fault> {
         let named = row.asked.labels.entries().get(RUN_LABEL);
         let Some(id) = named.and_then(|value| RunId::parse(value)) else { return Ok(None) };

@@ -13,7 +13,7 @@ use super::TakeSnapshot;
 use super::take::{Purpose, check_awake};
 use crate::fault::Fault;
 use crate::permit::{Action, Permit};
-use crate::sandboxes::{Created, Live, NewSandbox, NewTerms, RUN_LABEL, Sandboxes};
+use crate::sandboxes::{Created, Live, NewSandbox, NewTerms, Sandboxes, without_own};
 
 /// Maximum number of forks of one request.
 const FORKS_MAX: u32 = 1000;
@@ -121,13 +121,11 @@ impl Sandboxes {
         ttl: Option<Duration>,
     ) -> Result<NewSandbox, Fault> {
         let row = self.row_of(&live.project, &live.id).await?.asked;
-        let mut labels = row.labels.entries().clone();
-        labels.remove(RUN_LABEL);
         let ttl = ttl.unwrap_or(self.settings().default_ttl);
         Ok(NewSandbox {
             spec: Draft { template: Some(snapshot.template_name()), env, ..row.spec },
             workspace: None,
-            labels: saggar_domain::Labels::parse(labels).map_err(Fault::Refused)?,
+            labels: without_own(&row.labels).map_err(Fault::Refused)?,
             terms: NewTerms { ttl, then: row.lifetime.on_deadline, idle_timeout: row.lifetime.idle_timeout },
             auto_resume: row.auto_resume,
             public_ports: row.public_ports,

@@ -232,7 +232,7 @@ impl RunSandbox {
         let permit = self.permit(Action::CreateSandbox)?;
         let (begun, idempotency) = (Instant::now(), self.request(lost));
         loop {
-            match self.sandboxes.create(&permit, new.clone(), idempotency.clone()).await {
+            match self.sandboxes.create_labelled(&permit, new.clone(), idempotency.clone()).await {
                 Err(Fault::InProgress) if begun.elapsed() < MAKING_MAX => sleep(LOOK_EVERY).await,
                 created => return Ok(created?.sandbox),
             }
