@@ -3,12 +3,15 @@
 mod harness;
 mod http;
 
+use std::fs::File;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
 
 use harness::image::Image;
 use harness::{is_root, not_here};
 use http::{Server, eventually};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -280,4 +283,103 @@ fn cut_off(server: &mut Server, point: &str, path: &str, body: Value) {
     assert_eq!(server.ended().signal(), Some(9), "{point}");
     server.fails_at.clear();
     server.begin();
+}
+
+/// Several processes pause and resume the same sandbox. In between, its files may exist only once.
+#[test]
+fn a_resume_waits_for_another_process_that_lets_the_sandbox_rest() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    assert_eq!(server.stop(), Some(0));
+    let pipe = server.data().join("held");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("it is installed").success());
+    server.fails_at = "wait change/waiting".to_owned();
+    server.fails_until = Some(pipe.clone());
+    server.begin();
+    let kept = snapshot_files(&server);
+    // As the other process does.
+    let lock = server.data().join("changing").join(sandbox.rsplit('/').next().expect("its id"));
+    let locked = File::create(&lock).expect("ours");
+    flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("nobody has it");
+    std::thread::scope(|scope| {
+        let resumed = scope.spawn(|| {
+            let answer = server.post(&format!("{sandbox}/resume"), &json!({}));
+            if lock.exists() {
+                // It did not wait. So that nobody waits for that below.
+                std::fs::write(&pipe, "answered").expect("ours");
+            }
+            answer
+        });
+        assert_eq!(std::fs::read_to_string(&pipe).expect("ours"), "reached", "it waits for the lock");
+        assert_eq!((snapshot_files(&server), supervisors(&server)), (kept, Vec::new()), "nothing has changed");
+        std::fs::remove_file(&lock).expect("ours");
+        drop(locked);
+        std::fs::write(&pipe, "go on").expect("the server reads it");
+        resumed.join().expect("it answers").expect(200);
+    });
+    assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n");
+}
+
+#[test]
+fn a_resting_sandbox_whose_files_cannot_be_read_now_has_not_ended() {
+    let server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox_with(&json!({ "ttl": "10m" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    let projects = std::fs::read_dir(server.data().join("templates")).expect("it is there").flatten();
+    let files = projects.filter_map(|project| std::fs::read_dir(project.path().join("snapshots")).ok());
+    let mut records = files.flatten().flatten().map(|file| file.path());
+    let record = records.find(|path| path.extension().is_some_and(|end| end == "json")).expect("it has one");
+    let whole = std::fs::read(&record).expect("ours");
+    std::fs::write(&record, "damaged").expect("ours");
+    assert_ne!(server.post(&format!("{sandbox}/resume"), &json!({})).status, 200);
+    let told = server.get(&sandbox).expect(200);
+    assert_eq!((&told["state"], &told["paused"]), (&json!("paused"), &paused(false, true)));
+    std::fs::write(&record, whole).expect("ours");
+    server.post(&format!("{sandbox}/resume"), &json!({})).expect(200);
+    assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n");
+}
+
+#[test]
+fn a_sandbox_that_rested_while_its_server_was_started_again_knows_the_user_of_its_template() {
+    if !is_root() {
+        return not_here("only root has several users inside");
+    }
+    let mut server = Server::start_with(&["--public-templates", "mine", "--pool-max", "0"]);
+    Image::in_project(&server.data(), "local")
+        .system()
+        .layer(|top| top.write("etc/passwd", "app:x:1234:2345::/srv/app:/bin/sh\n"))
+        .with(|defaults| defaults.user = Some("app".to_owned()))
+        .named("mine");
+    let sandbox = server.sandbox_with(&json!({ "template": "mine", "ttl": "10m" }));
+    server.sh(&sandbox, "true");
+    server.post(&format!("{sandbox}/pause"), &json!({ "memory": false })).expect(200);
+    assert_eq!(server.stop(), Some(0));
+    server.begin();
+    server.post(&format!("{sandbox}/resume"), &json!({})).expect(200);
+    // Relative paths begin in the user's home, which only the template says.
+    let written = server.put(&format!("{sandbox}/files?path=by-default"), b"x");
+    assert!(written.status < 300, "{}", written.text());
+    assert_eq!(as_root(&server, &sandbox, "cat /srv/app/by-default"), "x");
+}
+
+#[test]
+fn a_server_that_is_killed_while_a_sandbox_goes_to_rest_at_its_deadline_tries_again() {
+    let mut server = Server::start_with(&["--pool-max", "0"]);
+    let sandbox = server.sandbox_with(&json!({ "ttl": "1h", "on_timeout": "rest" }));
+    server.sh(&sandbox, "echo there > ~/file");
+    for point in ["snapshot/begun", "rest/kept"] {
+        assert_eq!(server.stop(), Some(0));
+        server.fails_at = format!("kill {point}");
+        server.begin();
+        server.post(&format!("{sandbox}/timeout"), &json!({ "ttl": "1ms" })).expect(200);
+        assert_eq!(server.ended().signal(), Some(9), "{point}");
+        server.fails_at.clear();
+        server.begin();
+        eventually("it rests", || server.get(&sandbox).expect(200)["paused"] == paused(false, true));
+        server.post(&format!("{sandbox}/resume"), &json!({ "ttl": "1h" })).expect(200);
+        assert_eq!(stdout(&server.sh(&sandbox, "cat ~/file")), "there\n", "{point}");
+    }
 }

@@ -97,6 +97,7 @@ struct Inner {
     slots: Slots,
     making: Semaphore,
     makers: Makers,
+    changers: Makers,
     register: Register,
     pools: Pools,
     jobs: Jobs,
@@ -141,6 +142,8 @@ impl Sandboxes {
             slots: Slots::new(settings.capacity),
             making: Semaphore::new(MAKING_MAX),
             makers: Makers::open(&settings.data_directory)
+                .map_err(|error| Fault::internal("opening the data directory", error))?,
+            changers: Makers::open_changes(&settings.data_directory)
                 .map_err(|error| Fault::internal("opening the data directory", error))?,
             register: Register::default(),
             pools: Pools::new(settings.pool),

@@ -19,8 +19,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use saggar_domain::{EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, SnapshotId, Spec, User};
-use saggar_store::{Change, Life, PageLimit, Sandbox, SandboxQuery, Scope};
+use saggar_domain::{
+    DeadlineAction, EndReason, NetworkMode, ProjectId, SandboxId, SandboxState, SnapshotId, Spec, User,
+};
+use saggar_store::{Change, Life, Lifetime, PageLimit, Sandbox, SandboxQuery, Scope};
 use saggar_supervisor::control::{Description, Op, Reply};
 
 use super::changes::wake_of;
@@ -76,8 +78,13 @@ impl Sandboxes {
             match (row, heard) {
                 (Some(row), Heard::Described(description)) => {
                     let is_paused = description.state == SandboxState::Paused;
+                    let is_overdue = is_paused && should_rest(&row);
                     self.adopt_one(row, *description, &mut found).await?;
                     self.adopt_rest(&id, rests.remove(&id), is_paused).await;
+                    // A server that died while it kept its files has stored the event that says so.
+                    if let Some(live) = self.inner.register.get(&id).filter(|_| is_overdue) {
+                        self.keep_files_later(&live);
+                    }
                 }
                 (None, Heard::Described(description)) => self.adopt_without_row(&id, *description, &mut found).await,
                 (Some(row), Heard::Nothing) => {
@@ -359,5 +366,14 @@ impl Sandboxes {
             public_ports: asked.public_ports.clone(),
             ingress: asked.ingress.clone(),
         }
+    }
+}
+
+/// Whether a sandbox was paused by its deadline, at which only its files are to be kept.
+fn should_rest(row: &Sandbox) -> bool {
+    let Lifetime { deadline, on_deadline, .. } = row.asked.lifetime;
+    match (&row.life, deadline) {
+        (Life::Paused { since, .. }, Some(deadline)) => on_deadline == DeadlineAction::Rest && deadline <= *since,
+        (_, _) => false,
     }
 }

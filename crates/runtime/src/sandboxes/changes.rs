@@ -122,6 +122,7 @@ impl Sandboxes {
     async fn pause_live(&self, live: &Arc<Live>, keep: Keep) -> Result<(), Fault> {
         self.check_keep(live, keep).await?;
         let mut accounted = live.accounted.lock().await;
+        let _alone = self.begin_change(live).await?;
         if live.is_alone() {
             return Ok(());
         }
@@ -175,13 +176,13 @@ impl Sandboxes {
         let (this, live) = (self.clone(), Arc::clone(live));
         let work = tokio::spawn(async move {
             let mut accounted = live.accounted.lock().await;
+            let _alone = this.begin_change(&live).await?;
             this.go_on_within(&live, terms, &mut accounted).await
         });
         work.await.map_err(|error| Fault::internal("resuming a sandbox", error))?
     }
 
     async fn go_on_within(&self, live: &Arc<Live>, terms: Option<Terms>, accounted: &mut u64) -> Result<(), Fault> {
-        self.learn_rest(live).await?;
         if let Some(Rest::Alone(snapshot)) = live.rest() {
             return self.rise(live, snapshot, terms).await;
         }

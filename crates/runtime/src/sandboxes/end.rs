@@ -45,6 +45,7 @@ impl Sandboxes {
         if live.is_alone() {
             // One that is being resumed is ended when it runs.
             let _paused = live.accounted.lock().await;
+            let _alone = self.lock_change(live).await?;
             if live.is_alone() {
                 // First, because others may notice that it has no supervisor. What is kept of an ended one is swept.
                 self.write_end(&live.id, EndReason::Killed, None).await;

@@ -1,8 +1,11 @@
-//! Which sandboxes are being created by a live process, as known by the kernel.
+//! Which sandboxes are being created or changed by a live process, as known by the kernel.
 //!
 //! The servers and workers of a machine share rows. A row in state `creating` may be work in progress, or left by a
 //! process that died; the two look alike. So the creator of a sandbox holds a lock on a file of its name, from before
 //! its row exists until the row's state changes. The lock ends with the process, however it ends.
+//!
+//! In the same way, whoever pauses a sandbox, lets it rest or resumes it holds a lock on another file of its name: each of these is several
+//! steps, and in between the files of a sandbox may exist only once.
 
 use std::fs::File;
 use std::io;
@@ -10,18 +13,21 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::io::Errno;
 use saggar_domain::SandboxId;
 
 /// The directory of the locks, in the data directory.
 const CREATING: &str = "creating";
+/// The same for changes of whether a sandbox runs, is paused or rests.
+const CHANGING: &str = "changing";
 
 /// The directory of the locks.
 #[derive(Debug)]
 pub(super) struct Makers(PathBuf);
 
-/// While this value lives, this process is creating one sandbox.
+/// While this value lives, this process is creating one sandbox, or changing it.
 #[derive(Debug)]
-pub(super) struct Making {
+pub(crate) struct Making {
     path: PathBuf,
     _locked: File,
 }
@@ -29,20 +35,43 @@ pub(super) struct Making {
 impl Makers {
     /// Opens the directory, creating it if missing.
     pub(super) fn open(data: &Path) -> io::Result<Self> {
-        let directory = data.join(CREATING);
+        Self::open_named(data, CREATING)
+    }
+
+    /// The same for changes.
+    pub(super) fn open_changes(data: &Path) -> io::Result<Self> {
+        Self::open_named(data, CHANGING)
+    }
+
+    fn open_named(data: &Path, name: &str) -> io::Result<Self> {
+        let directory = data.join(name);
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
         Ok(Self(directory))
     }
 
     /// Marks that this process is creating a sandbox. Must come before its row.
     pub(super) fn begin(&self, id: &SandboxId) -> io::Result<Making> {
+        let made = self.lock(id, FlockOperation::LockExclusive)?;
+        made.ok_or_else(|| io::Error::from(io::ErrorKind::WouldBlock))
+    }
+
+    /// The same without waiting: `None` while another process, or another task of this one, has it.
+    pub(super) fn try_begin(&self, id: &SandboxId) -> io::Result<Option<Making>> {
+        self.lock(id, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    fn lock(&self, id: &SandboxId, how: FlockOperation) -> io::Result<Option<Making>> {
         let path = self.0.join(id.as_str());
         loop {
             let locked = File::options().write(true).create(true).truncate(false).mode(0o600).open(&path)?;
-            flock(&locked, FlockOperation::LockExclusive)?;
-            // A sweeper may have come in between and taken it for a dead process's.
+            match flock(&locked, how) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            // Whoever had it may have removed the file in between, or a sweeper that took it for a dead process's.
             if fstat(&locked)?.st_nlink > 0 {
-                return Ok(Making { path, _locked: locked });
+                return Ok(Some(Making { path, _locked: locked }));
             }
         }
     }
@@ -87,6 +116,22 @@ fn remove(path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_several_that_change_it_one_does_at_a_time() {
+        let data = std::env::temp_dir().join(format!("saggar-changing-{}", std::process::id()));
+        let (ours, theirs) = (Makers::open_changes(&data).unwrap(), Makers::open_changes(&data).unwrap());
+        let id = SandboxId::from_random([1; 16]);
+        let first = ours.try_begin(&id).unwrap().unwrap();
+        assert!(theirs.try_begin(&id).unwrap().is_none());
+        assert!(theirs.try_begin(&SandboxId::from_random([2; 16])).unwrap().is_some());
+        drop(first);
+        // Also after one that died and left its file.
+        std::fs::write(ours.0.join(id.as_str()), "").unwrap();
+        assert!(theirs.try_begin(&id).unwrap().is_some());
+        assert_eq!(std::fs::read_dir(&ours.0).unwrap().count(), 0);
+        std::fs::remove_dir_all(&data).unwrap();
+    }
 
     #[test]
     fn it_is_made_for_as_long_as_its_maker_is_at_it() {

@@ -9,7 +9,8 @@
 //! of the snapshot and without processes.
 //!
 //! INVARIANT: a paused row with such a snapshot was paused with these files. So the snapshot goes before the sandbox runs again, or, if it is
-//! needed for that, before the next pause is recorded; and before a kill.
+//! needed for that, before the next pause is recorded; and before a kill. All of this happens under a lock that the processes of a machine
+//! share, and the snapshot of a paused sandbox goes only while its supervisor has the files as well.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,6 +128,13 @@ impl Sandboxes {
         let (this, live) = (self.clone(), Arc::clone(live));
         tokio::spawn(async move {
             let _paused = live.accounted.lock().await;
+            let _alone = match this.begin_change(&live).await {
+                Ok(alone) => alone,
+                Err(fault) => {
+                    tracing::warn!(sandbox = %live.id, error = %fault, "a sandbox that its deadline paused keeps only its memory");
+                    return;
+                }
+            };
             match this.row_of(&live.project, &live.id).await.map(|row| row.asked.lifetime.on_deadline) {
                 Ok(DeadlineAction::Rest) => this.rest_or_warn(&live).await,
                 Ok(DeadlineAction::Pause | DeadlineAction::Kill) | Err(_) => this.keep_files_or_warn(&live).await,
@@ -153,6 +161,10 @@ impl Sandboxes {
     /// Ends the processes of a paused sandbox whose files are kept.
     pub(super) async fn leave_alone(&self, live: &Arc<Live>) -> Result<(), Fault> {
         let Some(Rest::Kept(id)) = live.rest() else { return Ok(()) };
+        if self.is_running(live).await {
+            // A process that resumed it died before it recorded that: what was kept is not what it has now.
+            return self.forget_rest(live).await;
+        }
         // First, so that whoever notices the end of its supervisor doesn't take it for the sandbox's.
         live.set_rest(Some(Rest::Alone(id.clone())));
         match Connection::question(&live.socket, Op::Kill).await {
@@ -293,10 +305,13 @@ impl Sandboxes {
         let events_before = self.store().last_event(id.clone()).await?.unwrap_or(0);
         pass("rest/rising");
         let past = Past { template_project: Some(project.to_string()), volume_project, events_before };
-        let started = self.start_supervisor(id, spec, terms, owner, past).await;
-        if let Err(error) = started {
-            self.reap().await;
-            return Err(self.start_fault(id, error));
+        match self.start_supervisor(id, spec, terms, owner, past).await {
+            // A server that started since doesn't know the user that its template names.
+            Ok(description) => live.learn(&description),
+            Err(error) => {
+                self.reap().await;
+                return Err(self.start_fault(id, error));
+            }
         }
         pass("rest/started");
         let bound = self.bind_new(id, project, &uses).await;

@@ -109,10 +109,7 @@ impl Sandboxes {
                     self.keep_files_later(live);
                 }
             }
-            EventBody::Resumed => {
-                self.write_state(live, event.seq, Change::Resumed { at: now() }).await?;
-                self.forget_outdated(live, event.seq).await;
-            }
+            EventBody::Resumed => self.write_resumed(live, event.seq).await?,
             // The new egress process has none of its secrets.
             EventBody::NetworkRestored => self.rebind(&live.id).await,
             // A request records it too, unless its process died.
@@ -131,17 +128,25 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Another process of this machine has resumed it: what was kept when it was paused is of another time.
-    async fn forget_outdated(&self, live: &Live, seq: u64) {
+    /// Another process of this machine has resumed it: what was kept when it was paused is of another time. Unless it has been paused
+    /// again since, which counts.
+    async fn write_resumed(&self, live: &Live, seq: u64) -> Result<(), Fault> {
         let accounted = live.accounted.lock().await;
-        if seq > *accounted
-            && let Err(fault) = self.forget_rest(live).await
-        {
+        if seq <= *accounted {
+            return Ok(());
+        }
+        let _alone = self.lock_change(live).await?;
+        if !self.is_running(live).await {
+            return Ok(());
+        }
+        self.store().change_sandbox(live.id.clone(), Change::Resumed { at: now() }).await?;
+        if let Err(fault) = self.forget_rest(live).await {
             tracing::warn!(sandbox = %live.id, error = %fault, "removing what a sandbox rested in failed");
         }
+        Ok(())
     }
 
-    /// Records that it was paused or resumed by itself. A requested change is recorded by the request, and may be
+    /// Records that it was paused by itself. A requested change is recorded by the request, and may be
     /// outdated by now.
     async fn write_state(&self, live: &Live, seq: u64, change: Change) -> Result<(), Fault> {
         let accounted = live.accounted.lock().await;

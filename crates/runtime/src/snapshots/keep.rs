@@ -2,6 +2,7 @@
 
 use saggar_domain::{ProjectId, SandboxId, SnapshotId, SnapshotRecord, TemplateName, Timestamp};
 use saggar_image::Rest;
+use saggar_store::Life;
 
 use super::of_run::Needed;
 use super::{SNAPSHOTS, SnapshotView};
@@ -107,8 +108,24 @@ impl Sandboxes {
             // Read after the snapshots are listed: what is left for later runs is named before it is taken.
             needed.add(self.store().needed_for_reuse(project.clone(), now()).await?);
         }
+        let listed = self.without_rests(listed).await?;
         let (this, project) = (self.clone(), project.clone());
         blocking("removing old snapshots", move || this.sweep_snapshots_of(&project, listed, needed.as_ref())).await
+    }
+
+    /// Without those that paused sandboxes may rest in, also of other processes of this machine.
+    async fn without_rests(&self, listed: Vec<SnapshotRecord>) -> Result<Vec<SnapshotRecord>, Fault> {
+        let mut others = Vec::new();
+        for record in listed {
+            let rests = match record.facts.sandbox.clone().filter(|_| record.facts.rest.is_some()) {
+                Some(sandbox) => self.store().sandbox_of_any(sandbox).await?,
+                None => None,
+            };
+            if !rests.is_some_and(|row| matches!(row.life, Life::Paused { .. })) {
+                others.push(record);
+            }
+        }
+        Ok(others)
     }
 
     /// All of a project, without those that were lost.

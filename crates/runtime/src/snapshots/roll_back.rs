@@ -28,6 +28,7 @@ impl Sandboxes {
     async fn roll_back_live(&self, live: &Arc<Live>, id: &SnapshotId) -> Result<Sandbox, Fault> {
         // Before the turn, as a pause does that takes a snapshot.
         let paused = live.accounted.lock().await;
+        let alone = self.begin_change(live).await?;
         check_awake(live)?;
         let _turn = live.snapshotting.lock().await;
         self.find_snapshot(&live.project, id).await?;
@@ -58,6 +59,7 @@ impl Sandboxes {
         self.described(live, again).await?;
         pass("rollback/done");
         drop(held);
+        drop(alone);
         drop(paused);
         self.began_again(live, &name).await?;
         // Its network is a new one, which has none of its secrets.
