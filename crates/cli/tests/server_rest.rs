@@ -198,7 +198,7 @@ fn a_deadline_may_keep_the_files_alone_and_leaves_the_memory_where_it_cannot() {
     assert_eq!(stdout(&server.sh(&sandbox, &format!("cat ~/file; {SLEEPERS}"))), "there\n1\n");
 }
 
-/// Otherwise nobody would hear of what it does, nor of its end.
+/// Otherwise its events and its end would go unrecorded.
 #[test]
 fn a_sandbox_whose_resume_cannot_be_recorded_rests_on() {
     let mut server = Server::start_with(&["--pool-max", "0"]);
@@ -307,7 +307,7 @@ fn a_resume_waits_for_another_process_that_lets_the_sandbox_rest() {
         let resumed = scope.spawn(|| {
             let answer = server.post(&format!("{sandbox}/resume"), &json!({}));
             if lock.exists() {
-                // It did not wait. So that nobody waits for that below.
+                // It did not wait for the other process. Without this, the check below would wait too.
                 std::fs::write(&pipe, "answered").expect("ours");
             }
             answer

@@ -62,7 +62,7 @@ fn a_run_begins_with_the_files_of_the_last_one_of_its_agent_and_with_nothing_els
     assert_eq!(old["labels"].get("files_of"), None, "{old}");
     eventually("nothing runs on", || sandbox_of(&server, &first)["state"] == "ended");
 
-    // The same files for nobody else.
+    // No other run gets the same files.
     let mut other = adding("x");
     other["agent"]["name"] = json!("other");
     assert_eq!(add(&server, &other).1, "x\n", "another agent");
@@ -114,7 +114,7 @@ fn a_run_that_ends_in_doubt_leaves_no_files() {
     until_state(&server, &run, "finished");
     assert_eq!(add(&server, &adding("one")).1, "one\n", "a cancelled run's");
     until_idle(&server);
-    // Its sandbox was lost. These files are taken by the lost one, and by nobody after it.
+    // Its sandbox was lost. It had taken these files, so no later run gets them.
     let run = begin(&server, &reusing(json!([gated(), shell("cat /tmp/lines"), shell("cat /tmp/lines")])));
     let sandbox = until_gated(&server);
     kill_now(first_process_of(supervisor_of(&server, &sandbox)));

@@ -293,7 +293,7 @@ fn stored(server: &Server, parts: &[&str]) -> Vec<String> {
     projects.flat_map(names).collect()
 }
 
-/// What a kill left, and nobody needs, is collected.
+/// What a kill left unused is collected.
 fn until_empty(server: &Server) {
     let parts = ["layers", "manifests", "snapshots", "staging", "names"];
     http::eventually("nothing is left in the store", || stored(server, &parts).is_empty());

@@ -1,5 +1,5 @@
 //! What must be new in a sandbox that continues another one: what identifies it, what it may do elsewhere, and its clock. And what must not be
-//! there: anything of whoever had its memory or its disk before.
+//! there: anything of the sandbox that had its memory or its disk before.
 
 mod harness;
 mod http;

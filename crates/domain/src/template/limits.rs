@@ -1,6 +1,6 @@
 //! The limits that a template gives its sandboxes: labels, so that a Dockerfile can have them too.
 //!
-//! They are defaults. A request that asks for other limits gets those, so they protect nobody from a template.
+//! They are defaults. A request that asks for other limits gets those, so they are no protection against a template.
 
 use std::collections::BTreeMap;
 

@@ -253,7 +253,7 @@ async fn a_program_in_a_sandbox_of_a_run_is_held_to_what_the_run_leaves() {
     let failure = gateway.answer(inside(), ask(ClientWire::Chat, &too_much)).await.unwrap_err();
     assert_eq!((failure.kind, provider.requests().len()), (FailureKind::Budget, 1), "{failure}");
     assert!(failure.message.contains("the run's budget of tokens is used up: 100000 are left"), "{failure}");
-    // Nobody else is.
+    // A caller outside of a run has no such budget.
     text(gateway.answer(caller(), ask(ClientWire::Chat, &too_much)).await).await.unwrap();
     let bills = world.booked(2).await;
     assert_eq!((bills.len(), bills[0].is_reserved, bills[1].is_reserved), (2, true, false));

@@ -95,7 +95,7 @@ impl Store {
         collected.interrupted += self.tidy_names()?;
         collected.interrupted += self.tidy_snapshots()?;
         collected.interrupted += removal.add_interrupted(self.is_any_used()?)?;
-        // Nothing leads to what is removed now. Files take their time, and nobody has to wait for it.
+        // Nothing leads to what is removed now. Removing files takes time, so no lock is held for it.
         drop((layers, names));
         pass("collect/removing");
         removal.finish()?;

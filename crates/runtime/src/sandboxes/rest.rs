@@ -320,7 +320,7 @@ impl Sandboxes {
             Err(fault) => Err(fault),
         };
         if let Err(fault) = recorded {
-            // It rests on: nobody would watch what its row doesn't say.
+            // It rests on: a sandbox whose row doesn't say that it runs isn't watched.
             if let Err(error) = Connection::question(&live.socket, Op::Kill).await {
                 tracing::warn!(sandbox = %id, error = %error, "ending a sandbox that could not be resumed failed");
             }

@@ -86,7 +86,7 @@ impl Sandboxes {
             (_, kept) => kept.map(Rest::Kept),
         });
         if matches!(before, Some(Rest::Alone(_))) && !live.is_alone() {
-            // It has a supervisor again, which nobody here watches.
+            // It has a supervisor again, which this process doesn't watch.
             self.watch(Arc::clone(live), self.store().last_event(live.id.clone()).await?.unwrap_or(0));
         }
         Ok(())

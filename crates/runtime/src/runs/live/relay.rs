@@ -224,7 +224,7 @@ mod tests {
         let scratch = Scratch::new("restart");
         let (worker, relay) = Live::to_server(&scratch.0);
         tokio::spawn(relay.run());
-        // Nobody is there, and nobody waits.
+        // No reader is there, and the sender doesn't wait.
         worker.say(&run(), text("lost"));
         for round in 0..3 {
             let (_live, serving, mut listener) = serve(&scratch.0);

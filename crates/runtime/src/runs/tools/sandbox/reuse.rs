@@ -19,7 +19,7 @@ use crate::permit::Action;
 use crate::runs::effects::Over;
 use crate::sandboxes::{now, random};
 
-/// How long the snapshot of a run that dies while it takes it stays at least: whoever goes on may still finish it.
+/// How long an unfinished snapshot stays at least after its process died: the next holder of the run may still finish it.
 const LEAVING_MIN: Duration = Duration::from_secs(600);
 
 impl RunSandbox {
@@ -67,7 +67,7 @@ impl RunSandbox {
         Ok(self.sandboxes.store().begin_with_nothing(self.about.run.clone()).await?)
     }
 
-    /// Its sandbox was lost, so nobody knows what its files were worth: it leaves none.
+    /// Its sandbox was lost, so its files can't be trusted: it leaves none.
     pub(super) async fn leaves_nothing(&self) -> Result<(), Fault> {
         match self.reuse() {
             Some(_) => Ok(self.sandboxes.store().leave_nothing(self.about.run.clone()).await?),
